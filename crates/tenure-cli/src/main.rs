@@ -1,2 +1,35 @@
-//! The command line of tenure.
-fn main() {}
+//! The command line of tenure: arguments, environment, signals and logging. The work is in `cmd`.
+
+mod args;
+mod cmd;
+mod exit;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    start_logging();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::Failure::from(error).report(),
+    };
+    let outcome = runtime.block_on(cmd::run(args));
+    // A blocking call may still be under way (a download, a read of stdin): the process ends without it.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Logs go to stderr; `TENURE_LOG` (or `RUST_LOG`) takes the filters of tracing, for example `tenure=debug`.
+fn start_logging() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("TENURE_LOG")
+        .or_else(|_| EnvFilter::try_from_default_env())
+        .unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,20 @@
+//! What can be typed: one variant per verb, each with the arguments that its module in `cmd` declares.
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+
+/// Durable jobs on PostgreSQL.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found.")]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Dev(cmd::dev::Dev),
+}

@@ -1,0 +1,13 @@
+//! The verbs, a file per noun. Data goes to stdout, everything else to stderr.
+
+pub mod dev;
+
+use crate::args::{Args, Command};
+use crate::exit::Outcome;
+
+/// Runs the verb that was typed and gives the exit code.
+pub async fn run(args: Args) -> Outcome {
+    match args.command {
+        Command::Dev(dev) => dev::run(dev).await,
+    }
+}

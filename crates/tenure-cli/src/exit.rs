@@ -1,0 +1,38 @@
+//! How the program ends: 0 ok, 1 failed, 2 usage, 3 not found. A program started by `--exec` passes on its own code.
+
+use std::process::ExitCode;
+
+/// The exit code of a command that did what it could, or why it could not.
+pub type Outcome = Result<u8, Failure>;
+
+/// Why a command failed; it decides the exit code.
+#[derive(Debug)]
+pub enum Failure {
+    /// Exit code 1: it was tried and did not work.
+    Failed(anyhow::Error),
+    /// Exit code 2: what was typed makes no sense; nothing was tried.
+    #[allow(dead_code)]
+    Usage(String),
+    /// Exit code 3: what was named does not exist.
+    #[allow(dead_code)]
+    NotFound(String),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Failed(error.into())
+    }
+}
+
+impl Failure {
+    /// Prints the message to stderr and gives the exit code.
+    pub fn report(self) -> ExitCode {
+        let (message, code) = match self {
+            Failure::Failed(error) => (format!("{error:#}"), 1),
+            Failure::Usage(message) => (message, 2),
+            Failure::NotFound(message) => (message, 3),
+        };
+        eprintln!("tenure: {message}");
+        ExitCode::from(code)
+    }
+}

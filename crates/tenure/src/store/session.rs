@@ -1,0 +1,285 @@
+//! One connection to PostgreSQL.
+//!
+//! Statements are pipelined: several tasks may have a statement in flight on one session, the server answers in order.
+//! In direct mode they are prepared once per connection. Behind a transaction pooler only unnamed statements in a
+//! single trip are right, so nothing is prepared there. Every statement has a deadline: a connection whose packets are
+//! dropped without an answer is noticed and given up.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, Socket};
+
+use super::failure::{Loss, StoreError};
+use super::statement::{Statement, Texts};
+
+/// A connection attempt that takes longer is given up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Idle connections are probed after this time, then every [`KEEPALIVE_INTERVAL`].
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// How to make a [`Session`].
+#[derive(Clone)]
+pub(crate) struct SessionOptions {
+    /// Address and credentials, from [`SessionOptions::new`].
+    pub(crate) config: Config,
+    pub(crate) texts: Arc<Texts>,
+    /// There is a transaction pooler between us and the server.
+    pub(crate) pooler: bool,
+    /// The longest wait for the answer to one statement.
+    pub(crate) deadline: Duration,
+    /// The server's own limit for each statement; none behind a pooler, which refuses such settings.
+    pub(crate) statement_timeout: Option<Duration>,
+    pub(crate) verify_tls: bool,
+}
+
+impl SessionOptions {
+    /// `url` is a connection string of either form (`postgres://…` or `host=… dbname=…`).
+    /// `sslmode` may also be `verify-full`: the server's certificate must be good for its name.
+    pub(crate) fn new(url: &str, texts: Arc<Texts>, application_name: &str) -> Result<SessionOptions, StoreError> {
+        let verify_tls = ["sslmode=verify-full", "sslmode=verify-ca"].iter().any(|mode| url.contains(mode));
+        let url = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
+        let mut config: Config = url.parse()?;
+        if config.get_application_name().is_none() {
+            config.application_name(application_name);
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        config
+            .keepalives_idle(KEEPALIVE_IDLE)
+            .keepalives_interval(KEEPALIVE_INTERVAL)
+            .keepalives_retries(KEEPALIVE_RETRIES)
+            .target_session_attrs(TargetSessionAttrs::ReadWrite);
+        let deadline = Duration::from_secs(30);
+        Ok(SessionOptions { config, texts, pooler: false, deadline, statement_timeout: None, verify_tls })
+    }
+
+    /// The configuration to connect with: what depends on the other options is put in here.
+    fn prepared_config(&self) -> Config {
+        let mut config = self.config.clone();
+        config.tcp_user_timeout(self.deadline);
+        if self.pooler {
+            // The check is a statement of its own before ours and would read another server's state.
+            config.target_session_attrs(TargetSessionAttrs::Any);
+        } else if let Some(limit) = self.statement_timeout {
+            let own = config.get_options().unwrap_or_default();
+            config.options(format!("{own} -c statement_timeout={}", limit.as_millis()));
+        }
+        config
+    }
+}
+
+/// One connection. Dropping it closes it.
+pub(crate) struct Session {
+    client: Client,
+    texts: Arc<Texts>,
+    pooler: bool,
+    deadline: Duration,
+    prepared: Mutex<HashMap<&'static str, tokio_postgres::Statement>>,
+    loss: watch::Sender<Option<Loss>>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Session {
+    /// Connects. Notifications go to `notifications`; when nobody takes them they are dropped, they are hints only.
+    pub(crate) async fn connect(
+        options: &SessionOptions,
+        notifications: Option<mpsc::Sender<Notification>>,
+    ) -> Result<Session, StoreError> {
+        let config = options.prepared_config();
+        let limit = options.deadline.min(CONNECT_TIMEOUT * 2);
+        let connecting = async {
+            #[cfg(feature = "tls")]
+            let session =
+                Session::open(&config, super::tls::connector(options.verify_tls)?, options, notifications).await;
+            #[cfg(not(feature = "tls"))]
+            let session = Session::open(&config, tokio_postgres::NoTls, options, notifications).await;
+            session
+        };
+        tokio::time::timeout(limit, connecting)
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Lost(Loss::silent("no answer while connecting"))))
+    }
+
+    async fn open<T>(
+        config: &Config,
+        tls: T,
+        options: &SessionOptions,
+        notifications: Option<mpsc::Sender<Notification>>,
+    ) -> Result<Session, StoreError>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+        T::TlsConnect: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let (client, mut connection) = config.connect(tls).await?;
+        let loss = watch::Sender::new(None);
+        let ended = loss.clone();
+        let driver = tokio::spawn(async move {
+            let end = loop {
+                match poll_fn(|cx| connection.poll_message(cx)).await {
+                    Some(Ok(AsyncMessage::Notification(notification))) => {
+                        if let Some(to) = &notifications {
+                            let _ = to.try_send(notification);
+                        }
+                    }
+                    Some(Ok(_notice)) => {}
+                    Some(Err(error)) => break loss_of(error),
+                    None => break Loss::silent("closed"),
+                }
+            };
+            end_with(&ended, end);
+        });
+        Ok(Session {
+            client,
+            texts: options.texts.clone(),
+            pooler: options.pooler,
+            deadline: options.deadline,
+            prepared: Mutex::default(),
+            loss,
+            driver,
+        })
+    }
+
+    /// Waits until the connection is of no use any more.
+    pub(crate) async fn closed(&self) -> Loss {
+        let mut loss = self.loss.subscribe();
+        match loss.wait_for(Option::is_some).await {
+            Ok(loss) => loss.clone().unwrap_or_else(|| Loss::silent("closed")),
+            Err(_) => Loss::silent("closed"),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed() || self.loss.borrow().is_some()
+    }
+
+    /// The client itself, for what is not a [`Statement`]: transactions and COPY.
+    pub(crate) fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Runs one statement.
+    pub(crate) async fn query(
+        &self,
+        statement: &'static Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        debug_assert_eq!(statement.params.len(), params.len(), "parameters of {}", statement.name);
+        self.within_deadline(async {
+            if self.pooler {
+                return self.query_unnamed(statement, params).await;
+            }
+            match self.query_prepared(statement, params).await {
+                // A migration replaced what the plan was made for: prepare again, once.
+                Err(StoreError::Refused { sqlstate, .. }) if matches!(sqlstate.code(), "0A000" | "26000") => {
+                    self.forget(statement);
+                    self.query_prepared(statement, params).await
+                }
+                answer => answer,
+            }
+        })
+        .await
+    }
+
+    /// Runs one statement that returns at most one row.
+    pub(crate) async fn query_opt(
+        &self,
+        statement: &'static Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Row>, StoreError> {
+        let mut rows = self.query(statement, params).await?;
+        if rows.len() > 1 {
+            return Err(StoreError::Protocol(format!("{} returned {} rows", statement.name, rows.len())));
+        }
+        Ok(rows.pop())
+    }
+
+    /// Runs a script of several commands in one trip. For texts of ours only: nothing is bound.
+    pub(crate) async fn run_script(&self, sql: &str) -> Result<(), StoreError> {
+        self.within_deadline(async { Ok(self.client.batch_execute(sql).await?) }).await
+    }
+
+    async fn query_unnamed(
+        &self,
+        statement: &'static Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let typed: Vec<_> = params.iter().copied().zip(statement.params.iter().cloned()).collect();
+        Ok(self.client.query_typed(&self.texts.sql(statement), &typed).await?)
+    }
+
+    async fn query_prepared(
+        &self,
+        statement: &'static Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let known = self.lock_prepared().get(statement.name).cloned();
+        let prepared = match known {
+            Some(prepared) => prepared,
+            None => {
+                let sql = self.texts.sql(statement);
+                let prepared = self.client.prepare_typed(&sql, statement.params).await?;
+                self.lock_prepared().insert(statement.name, prepared.clone());
+                prepared
+            }
+        };
+        Ok(self.client.query(&prepared, params).await?)
+    }
+
+    fn forget(&self, statement: &'static Statement) {
+        self.lock_prepared().remove(statement.name);
+    }
+
+    fn lock_prepared(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, tokio_postgres::Statement>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A statement without an answer in time, or an answer that makes the connection useless, ends the session.
+    async fn within_deadline<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let answer = match tokio::time::timeout(self.deadline, work).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StoreError::Lost(Loss::silent(format!("no answer within {:?}", self.deadline)))),
+        };
+        if let Err(StoreError::Lost(loss)) = &answer {
+            end_with(&self.loss, loss.clone());
+            self.driver.abort();
+        }
+        answer
+    }
+}
+
+/// The first reason stands; an announcement by the server says more than the broken pipe after it.
+fn end_with(ended: &watch::Sender<Option<Loss>>, loss: Loss) {
+    ended.send_if_modified(|current| match current {
+        Some(known) if known.announced || !loss.announced => false,
+        Some(_) | None => {
+            *current = Some(loss);
+            true
+        }
+    });
+}
+
+fn loss_of(error: tokio_postgres::Error) -> Loss {
+    match StoreError::from(error) {
+        StoreError::Lost(loss) => loss,
+        other => Loss::silent(other.to_string()),
+    }
+}

@@ -17,4 +17,6 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Dev(cmd::dev::Dev),
+    #[command(hide = true)]
+    DemoModelServer(cmd::demo::DemoModelServer),
 }

@@ -1,5 +1,6 @@
 //! The verbs, a file per noun. Data goes to stdout, everything else to stderr.
 
+pub mod demo;
 pub mod dev;
 
 use crate::args::{Args, Command};
@@ -9,5 +10,6 @@ use crate::exit::Outcome;
 pub async fn run(args: Args) -> Outcome {
     match args.command {
         Command::Dev(dev) => dev::run(dev).await,
+        Command::DemoModelServer(args) => demo::model_server(args).await,
     }
 }

@@ -1,4 +1,10 @@
 //! Durable work on PostgreSQL.
 
+#[allow(dead_code)]
+mod error;
+pub mod model;
 #[allow(dead_code, unused_imports)]
 mod store;
+
+pub use error::{Error, ErrorCode};
+pub use model::{Cause, Fail, Jitter, JobId, Mask, RawJson, RetryPolicy, Verdict, classify, lifecycle, limits};

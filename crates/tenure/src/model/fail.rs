@@ -1,0 +1,310 @@
+use std::error::Error as StdError;
+use std::fmt;
+use std::panic::Location;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value, json};
+
+use super::limits::{DELAY_MAX, ERROR_TEXT_BYTES_MAX};
+use super::storable;
+
+/// How a handler ends when it does not succeed: what shall happen to the job, and why.
+///
+/// Any error becomes one by `?` and means "try again by the kind's retry policy". It is deliberately no
+/// [`std::error::Error`] itself, so that this conversion can exist.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Fail;
+///
+/// fn check(amount: i64) -> Result<(), Fail> {
+///     let rate: f64 = "0.07".parse()?; // any error: retried
+///     if amount < 0 {
+///         return Err(Fail::permanent("a negative amount never becomes right"));
+///     }
+///     if rate > 1.0 {
+///         return Err(Fail::retry("the rate service is confused").after(Duration::from_secs(60)));
+///     }
+///     Ok(())
+/// }
+/// # check(1).unwrap();
+/// ```
+pub struct Fail {
+    verdict: Verdict,
+    cause: Cause,
+    message: String,
+    chain: Vec<String>,
+    location: Option<&'static Location<'static>>,
+    details: Map<String, Value>,
+}
+
+/// What shall happen to a job whose attempt did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Run again, by the kind's retry policy; uses an attempt. Dead after the last one.
+    Retry,
+    /// Run again after this time; uses an attempt.
+    RetryAfter(Duration),
+    /// Run again at this instant by the worker's clock; uses an attempt.
+    RetryAt(SystemTime),
+    /// Run again after this time without using an attempt.
+    Snooze(Duration),
+    /// Never run again: to the dead letters at once.
+    Permanent,
+    /// End as cancelled.
+    Cancelled,
+}
+
+impl Verdict {
+    /// Its name in the protocol: `retry`, `snooze`, `permanent` or `cancelled`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Retry | Verdict::RetryAfter(_) | Verdict::RetryAt(_) => "retry",
+            Verdict::Snooze(_) => "snooze",
+            Verdict::Permanent => "permanent",
+            Verdict::Cancelled => "cancelled",
+        }
+    }
+
+    /// The delay it asks for at `now`, between nothing and ten years; none where the policy decides or nothing runs again.
+    pub fn delay(self, now: SystemTime) -> Option<Duration> {
+        let delay = match self {
+            Verdict::RetryAfter(delay) | Verdict::Snooze(delay) => delay,
+            Verdict::RetryAt(at) => at.duration_since(now).unwrap_or_default(),
+            Verdict::Retry | Verdict::Permanent | Verdict::Cancelled => return None,
+        };
+        Some(delay.min(DELAY_MAX))
+    }
+}
+
+/// Why an attempt ended, as recorded with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The handler returned an error.
+    Error,
+    /// The handler panicked.
+    Panic,
+    /// The handler took longer than its timeout.
+    Timeout,
+    /// A program ended with this exit status.
+    Exit,
+    /// A program was ended by a signal.
+    Signal,
+    /// The worker's process died or lost its lease while the job ran.
+    WorkerLost,
+    /// The lease on the job was gone when the attempt ended.
+    LeaseLost,
+    /// Somebody cancelled the job.
+    Cancelled,
+    /// The handler asked to be run later.
+    Snooze,
+    /// The payload does not fit the kind's type.
+    Payload,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Cause; 10] = [
+        Cause::Error,
+        Cause::Panic,
+        Cause::Timeout,
+        Cause::Exit,
+        Cause::Signal,
+        Cause::WorkerLost,
+        Cause::LeaseLost,
+        Cause::Cancelled,
+        Cause::Snooze,
+        Cause::Payload,
+    ];
+
+    /// Its name in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cause::Error => "error",
+            Cause::Panic => "panic",
+            Cause::Timeout => "timeout",
+            Cause::Exit => "exit",
+            Cause::Signal => "signal",
+            Cause::WorkerLost => "worker lost",
+            Cause::LeaseLost => "lease lost",
+            Cause::Cancelled => "cancelled",
+            Cause::Snooze => "snooze",
+            Cause::Payload => "payload",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Fail {
+    /// Try again by the kind's retry policy (see [`after`](Fail::after) and [`at`](Fail::at)); uses an attempt.
+    #[track_caller]
+    pub fn retry(reason: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Fail::new(Verdict::Retry, reason.into().as_ref(), Location::caller())
+    }
+
+    /// Never try again: to the dead letters at once.
+    #[track_caller]
+    pub fn permanent(reason: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Fail::new(Verdict::Permanent, reason.into().as_ref(), Location::caller())
+    }
+
+    /// Run again after this time without using an attempt: not a failure, only not yet. At most ten years.
+    #[track_caller]
+    pub fn snooze(delay: Duration) -> Self {
+        let reason: Box<dyn StdError + Send + Sync> = "snoozed by the handler".into();
+        Fail::new(Verdict::Snooze(delay), reason.as_ref(), Location::caller()).cause(Cause::Snooze)
+    }
+
+    /// End the job as cancelled: what a handler returns after it noticed that it shall stop.
+    #[track_caller]
+    pub fn cancelled() -> Self {
+        let reason: Box<dyn StdError + Send + Sync> = "the handler stopped because the job was cancelled".into();
+        Fail::new(Verdict::Cancelled, reason.as_ref(), Location::caller()).cause(Cause::Cancelled)
+    }
+
+    /// Wait this long before the next attempt, instead of what the retry policy says. At most ten years.
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.verdict = match self.verdict {
+            Verdict::Snooze(_) => Verdict::Snooze(delay),
+            Verdict::Retry | Verdict::RetryAfter(_) | Verdict::RetryAt(_) => Verdict::RetryAfter(delay),
+            Verdict::Permanent => Verdict::Permanent,
+            Verdict::Cancelled => Verdict::Cancelled,
+        };
+        self
+    }
+
+    /// Try again at this instant of the worker's clock; at once when it has passed. No effect on permanent failures.
+    pub fn at(mut self, instant: SystemTime) -> Self {
+        self.verdict = match self.verdict {
+            Verdict::Retry | Verdict::RetryAfter(_) | Verdict::RetryAt(_) => Verdict::RetryAt(instant),
+            other @ (Verdict::Snooze(_) | Verdict::Permanent | Verdict::Cancelled) => other,
+        };
+        self
+    }
+
+    /// Records another cause than "error".
+    pub fn cause(mut self, cause: Cause) -> Self {
+        self.cause = cause;
+        self
+    }
+
+    /// Records a further value with the attempt, for example an exit code. Text is cut at 16 KiB.
+    pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
+        let value = match value.into() {
+            Value::String(text) => Value::String(storable(&text, ERROR_TEXT_BYTES_MAX).into_owned()),
+            other => other,
+        };
+        self.details.insert(storable(key, 128).into_owned(), value);
+        self
+    }
+
+    /// What shall happen to the job.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Why the attempt ended, in one word.
+    pub fn cause_kind(&self) -> Cause {
+        self.cause
+    }
+
+    /// Why the attempt ended, in a sentence; at most 16 KiB, without NUL.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What is recorded beside the message: the chain of errors under it, where it arose, and what the handler added.
+    pub fn details(&self) -> Value {
+        let mut details = self.details.clone();
+        if !self.chain.is_empty() {
+            details.insert("chain".into(), json!(self.chain));
+        }
+        if let Some(location) = self.location {
+            details.insert("location".into(), json!(location.to_string()));
+        }
+        Value::Object(details)
+    }
+
+    fn new(verdict: Verdict, reason: &(dyn StdError + 'static), location: &'static Location<'static>) -> Self {
+        // Deeper chains than this are loops or noise.
+        const CHAIN_MAX: usize = 16;
+        let mut chain = Vec::new();
+        let mut under = reason.source();
+        while let Some(error) = under.filter(|_| chain.len() < CHAIN_MAX) {
+            chain.push(storable(&error.to_string(), ERROR_TEXT_BYTES_MAX / CHAIN_MAX).into_owned());
+            under = error.source();
+        }
+        Fail {
+            verdict,
+            cause: Cause::Error,
+            message: storable(&reason.to_string(), ERROR_TEXT_BYTES_MAX).into_owned(),
+            chain,
+            location: Some(location),
+            details: Map::new(),
+        }
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for Fail {
+    #[track_caller]
+    fn from(error: E) -> Self {
+        Fail::new(Verdict::Retry, &error, Location::caller())
+    }
+}
+
+impl fmt::Debug for Fail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fail({:?}, {}: {:?}, {})", self.verdict, self.cause, self.message, self.details())
+    }
+}
+
+impl fmt::Display for Fail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_error_is_a_retry_that_remembers_its_chain_and_place() {
+        fn handler() -> Result<(), Fail> {
+            Err(crate::Error::bad_input("outer", "x").with_source("inner"))?
+        }
+        let fail = handler().unwrap_err();
+        assert_eq!((fail.verdict(), fail.cause_kind(), fail.message()), (Verdict::Retry, Cause::Error, "outer (x)"));
+        let details = fail.details();
+        assert_eq!(details["chain"], json!(["inner"]));
+        assert!(details["location"].as_str().unwrap().contains("fail.rs:"), "{details}");
+    }
+
+    #[test]
+    fn delays_are_kept_where_they_mean_something() {
+        let (now, minute) = (SystemTime::UNIX_EPOCH + DELAY_MAX, Duration::from_secs(60));
+        let check = |fail: Fail, name: &str, delay: Option<Duration>| {
+            assert_eq!((fail.verdict().as_str(), fail.verdict().delay(now)), (name, delay), "{fail:?}");
+        };
+        check(Fail::retry("x"), "retry", None);
+        check(Fail::retry("x").after(minute), "retry", Some(minute));
+        check(Fail::retry("x").at(now + minute), "retry", Some(minute));
+        check(Fail::retry("x").at(now - minute), "retry", Some(Duration::ZERO));
+        check(Fail::retry("x").after(Duration::MAX), "retry", Some(DELAY_MAX));
+        check(Fail::snooze(minute), "snooze", Some(minute));
+        check(Fail::permanent("x").after(minute), "permanent", None);
+        check(Fail::cancelled(), "cancelled", None);
+    }
+
+    #[test]
+    fn texts_that_the_database_cannot_store_are_changed_and_cut() {
+        let fail = Fail::retry(format!("a\0{}", "x".repeat(20_000))).detail("stderr", "b\0");
+        assert!(fail.message().len() <= ERROR_TEXT_BYTES_MAX && fail.message().starts_with("a\u{fffd}x"));
+        assert_eq!(fail.details()["stderr"], json!("b\u{fffd}"));
+    }
+}

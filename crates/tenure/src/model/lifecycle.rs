@@ -1,0 +1,264 @@
+//! The life of a job: the one table of states and events. The docs are drawn from it, and a test applies every event
+//! to every state through the real SQL and compares.
+
+use std::fmt;
+
+/// Where a job stands: the one table that holds its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// Can be claimed now.
+    Available,
+    /// Waits for its first run's time.
+    Scheduled,
+    /// Waits for the next attempt after a failed one.
+    Retrying,
+    /// Waits because its handler asked to be run later.
+    Snoozed,
+    /// Waits for something other than time, with the reason.
+    Held,
+    /// A worker has a lease on it.
+    Running,
+    /// Ended well.
+    Completed,
+    /// Ended because somebody or its handler cancelled it.
+    Cancelled,
+    /// Will not be tried again: a dead letter.
+    Dead,
+}
+
+impl State {
+    /// Every state, in the order of a life.
+    pub const ALL: [State; 9] = [
+        State::Available,
+        State::Scheduled,
+        State::Retrying,
+        State::Snoozed,
+        State::Held,
+        State::Running,
+        State::Completed,
+        State::Cancelled,
+        State::Dead,
+    ];
+
+    /// Its name in the view `jobs`, in JSON and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Available => "available",
+            State::Scheduled => "scheduled",
+            State::Retrying => "retrying",
+            State::Snoozed => "snoozed",
+            State::Held => "held",
+            State::Running => "running",
+            State::Completed => "completed",
+            State::Cancelled => "cancelled",
+            State::Dead => "dead",
+        }
+    }
+
+    /// The state of that name.
+    pub fn from_name(name: &str) -> Option<State> {
+        State::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+
+    /// Has the job ended?
+    pub fn is_final(self) -> bool {
+        match self {
+            State::Completed | State::Cancelled | State::Dead => true,
+            State::Available | State::Scheduled | State::Retrying | State::Snoozed | State::Held | State::Running => {
+                false
+            }
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What can happen to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Event {
+    /// A worker takes it.
+    Claim,
+    /// Its worker reports success.
+    Complete,
+    /// Its worker reports a failure worth another attempt, and there is one left.
+    FailRetry,
+    /// Its worker reports a failure worth another attempt, and none is left.
+    FailLast,
+    /// Its worker reports a permanent failure.
+    FailPermanent,
+    /// Its handler asks to be run later.
+    Snooze,
+    /// Its handler ends as cancelled.
+    EndCancelled,
+    /// Its worker gives it back without having used an attempt.
+    Release,
+    /// Its worker records progress.
+    Progress,
+    /// Its worker is dead, and the job had not started.
+    RescueUnstarted,
+    /// Its worker is dead, the job counts as started, and it may be tried again.
+    RescueStarted,
+    /// Its worker is dead, and too many were before.
+    RescueLast,
+    /// Its time has come.
+    Promote,
+    /// Somebody cancels it.
+    Cancel,
+    /// Somebody runs it again as a new job.
+    Requeue,
+    /// Somebody removes the dead letter for good.
+    Discard,
+}
+
+impl Event {
+    /// Every event.
+    pub const ALL: [Event; 16] = [
+        Event::Claim,
+        Event::Complete,
+        Event::FailRetry,
+        Event::FailLast,
+        Event::FailPermanent,
+        Event::Snooze,
+        Event::EndCancelled,
+        Event::Release,
+        Event::Progress,
+        Event::RescueUnstarted,
+        Event::RescueStarted,
+        Event::RescueLast,
+        Event::Promote,
+        Event::Cancel,
+        Event::Requeue,
+        Event::Discard,
+    ];
+
+    /// Its name in the docs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Event::Claim => "claim",
+            Event::Complete => "complete",
+            Event::FailRetry => "fail, attempts left",
+            Event::FailLast => "fail, last attempt",
+            Event::FailPermanent => "fail, permanent",
+            Event::Snooze => "snooze",
+            Event::EndCancelled => "end as cancelled",
+            Event::Release => "release",
+            Event::Progress => "progress",
+            Event::RescueUnstarted => "rescue, not started",
+            Event::RescueStarted => "rescue, started",
+            Event::RescueLast => "rescue, last time",
+            Event::Promote => "promote",
+            Event::Cancel => "cancel",
+            Event::Requeue => "requeue",
+            Event::Discard => "discard",
+        }
+    }
+}
+
+/// What an event does to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The job goes to this state; what happens to the lease.
+    Moves(State, Lease),
+    /// Accepted, and the job stays where it is.
+    Stays,
+    /// The job stays as it is, and a new job is available in its place.
+    Succeeded,
+    /// The job is removed for good.
+    Gone,
+    /// Refused: nothing changes, and the caller is told.
+    Refused,
+}
+
+/// What happens to the lease on the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// There was none and there is none.
+    None,
+    /// The claiming worker gets it.
+    Taken,
+    /// The job leaves it; the lease goes with its last job.
+    Ended,
+}
+
+/// The table: what is not in it is refused.
+pub const TRANSITIONS: &[(State, Event, Next)] = &[
+    (State::Available, Event::Claim, Next::Moves(State::Running, Lease::Taken)),
+    (State::Scheduled, Event::Promote, Next::Moves(State::Available, Lease::None)),
+    (State::Retrying, Event::Promote, Next::Moves(State::Available, Lease::None)),
+    (State::Snoozed, Event::Promote, Next::Moves(State::Available, Lease::None)),
+    (State::Running, Event::Complete, Next::Moves(State::Completed, Lease::Ended)),
+    (State::Running, Event::FailRetry, Next::Moves(State::Retrying, Lease::Ended)),
+    (State::Running, Event::FailLast, Next::Moves(State::Dead, Lease::Ended)),
+    (State::Running, Event::FailPermanent, Next::Moves(State::Dead, Lease::Ended)),
+    (State::Running, Event::Snooze, Next::Moves(State::Snoozed, Lease::Ended)),
+    (State::Running, Event::EndCancelled, Next::Moves(State::Cancelled, Lease::Ended)),
+    (State::Running, Event::Release, Next::Moves(State::Available, Lease::Ended)),
+    (State::Running, Event::Progress, Next::Stays),
+    (State::Running, Event::RescueUnstarted, Next::Moves(State::Available, Lease::Ended)),
+    (State::Running, Event::RescueStarted, Next::Moves(State::Available, Lease::Ended)),
+    (State::Running, Event::RescueLast, Next::Moves(State::Dead, Lease::Ended)),
+    (State::Available, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
+    (State::Scheduled, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
+    (State::Retrying, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
+    (State::Snoozed, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
+    (State::Held, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
+    // Asked for, and passed on to the worker: the handler's end decides.
+    (State::Running, Event::Cancel, Next::Stays),
+    (State::Dead, Event::Requeue, Next::Succeeded),
+    (State::Completed, Event::Requeue, Next::Succeeded),
+    (State::Cancelled, Event::Requeue, Next::Succeeded),
+    (State::Dead, Event::Discard, Next::Gone),
+];
+
+/// What `event` does to a job in `state`.
+pub fn next(state: State, event: Event) -> Next {
+    TRANSITIONS.iter().find(|(from, on, _)| (*from, *on) == (state, event)).map_or(Next::Refused, |(_, _, next)| *next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_one_answer_for_each_state_and_event() {
+        for (at, (state, event, _)) in TRANSITIONS.iter().enumerate() {
+            let again = TRANSITIONS[at + 1..].iter().any(|(from, on, _)| (from, on) == (state, event));
+            assert!(!again, "{state} / {} stands twice", event.as_str());
+        }
+    }
+
+    #[test]
+    fn only_running_jobs_hold_a_lease() {
+        for (from, event, next) in TRANSITIONS {
+            let Next::Moves(to, lease) = next else { continue };
+            let expected = match (*from == State::Running, *to == State::Running) {
+                (false, true) => Lease::Taken,
+                (true, false) => Lease::Ended,
+                (false, false) => Lease::None,
+                (true, true) => panic!("{} keeps a job running", event.as_str()),
+            };
+            assert_eq!(*lease, expected, "{from} / {}", event.as_str());
+        }
+    }
+
+    #[test]
+    fn an_end_is_final_but_for_an_operator() {
+        for state in State::ALL.into_iter().filter(|state| state.is_final()) {
+            for event in Event::ALL {
+                let operator = matches!(event, Event::Requeue | Event::Discard);
+                assert!(operator || next(state, event) == Next::Refused, "{state} / {}", event.as_str());
+            }
+        }
+    }
+
+    #[test]
+    fn every_waiting_job_can_run_or_be_cancelled() {
+        for state in State::ALL.into_iter().filter(|state| !state.is_final()) {
+            assert_ne!(next(state, Event::Cancel), Next::Refused, "{state}");
+        }
+    }
+}

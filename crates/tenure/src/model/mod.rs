@@ -1,0 +1,19 @@
+//! Rules and values: no SQL, no clock, nothing asynchronous.
+
+pub mod classify;
+mod fail;
+mod id;
+pub mod lifecycle;
+pub mod limits;
+mod mask;
+pub mod names;
+mod raw_json;
+pub mod retry;
+mod stored_text;
+
+pub use fail::{Cause, Fail, Verdict};
+pub use id::JobId;
+pub use mask::Mask;
+pub use raw_json::RawJson;
+pub use retry::{Jitter, RetryPolicy};
+pub(crate) use stored_text::storable;

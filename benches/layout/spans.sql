@@ -1,0 +1,291 @@
+-- Arm "spans": job id = block * 128 + n. A row of ready names its jobs by (block, mask); bit n of the mask, counted
+-- from the left, is job n of the block. A lease row has one bit for each of its jobs, in one mask, and says with two
+-- short arrays what the bits stand for: the i-th span begins with job starts[i] at bit offsets[i] (from 0) and is as
+-- long as it is to the next offset. Both arrays are sorted, so width_bucket finds the span of a job or of a bit.
+--
+-- psql variable: pieces = the most spans in a lease row.
+
+set search_path = tenure_layout;
+
+create sequence block;
+
+create table ready (
+  id bigint generated always as identity,
+  queue text not null,
+  priority smallint not null,
+  kind text not null,
+  attempt smallint not null default 0,
+  flags smallint not null default 0,
+  ready_at timestamptz not null default clock_timestamp(),
+  block bigint not null,
+  mask bit(128) not null,
+  primary key (queue, priority, id)
+) with (autovacuum_enabled = off);
+
+create table lease (
+  id bigint generated always as identity primary key,
+  worker_id integer not null,
+  queue text not null,
+  priority smallint not null,
+  kind text not null,
+  attempt smallint not null,
+  flags smallint not null,
+  leased_at timestamptz not null default clock_timestamp(),
+  starts bigint[] not null,
+  offsets smallint[] not null,
+  mask bit varying not null
+) with (autovacuum_enabled = off);
+create index on lease (worker_id);
+
+-- The functions below are simple enough to be inlined, and have no settings of their own for that reason.
+\set body 'select ' :pieces
+create function pieces_max() returns integer language sql immutable as :'body';
+
+create aggregate bit_join (bit varying) (sfunc = bitcat, stype = bit varying, initcond = '');
+
+-- The job that a bit stands for.
+create function job_at(p_starts bigint[], p_offsets smallint[], p_bit integer) returns bigint language sql immutable
+as $$ select p_starts[width_bucket(p_bit::smallint, p_offsets)] + p_bit - p_offsets[width_bucket(p_bit::smallint, p_offsets)] $$;
+
+-- The bit of a job; null for a job that lies in none of the spans, whose place would be another job's or none.
+create function bit_of(p_starts bigint[], p_offsets smallint[], p_width integer, p_job bigint) returns integer
+language sql immutable
+as $$
+  select case
+    when p_job - p_starts[width_bucket(p_job, p_starts)]
+       < coalesce(p_offsets[width_bucket(p_job, p_starts) + 1], p_width) - p_offsets[width_bucket(p_job, p_starts)]
+    then p_offsets[width_bucket(p_job, p_starts)] + (p_job - p_starts[width_bucket(p_job, p_starts)])::integer
+  end
+$$;
+
+create function enqueue(p_jobs integer, p_bundle integer) returns void
+language plpgsql
+set search_path = pg_catalog, tenure_layout, pg_temp
+as $$
+begin
+  with numbered as materialized (
+    select nextval('tenure_layout.block') as block, least(p_bundle, p_jobs - g) as jobs
+    from generate_series(0, p_jobs - 1, p_bundle) as g
+  ), stored as (
+    insert into job (id, queue, kind, payload)
+    select n.block * 128 + i, 'default', 'embed', '{"doc":12345,"model":"v1","opts":{"lang":"ko","chunk":512}}'
+    from numbered n cross join generate_series(0, n.jobs - 1) as i
+  )
+  insert into ready (queue, priority, kind, block, mask)
+  select 'default', 2, 'embed', n.block, ~ 0::bit(128) << (128 - n.jobs)
+  from numbered n;
+end
+$$;
+
+-- Returns a row for each job and then one more, the receipt: the leases and how many jobs each one has.
+-- A real client counts for itself; pgbench keeps nothing but the last row of a result.
+create function claim(p_worker integer, p_queue text, p_kinds text[], p_want integer, p_after bigint)
+returns table (lease_id bigint, job_id bigint, kind text, attempt smallint, payload jsonb,
+               after_id bigint, leases bigint[], lefts integer[])
+language plpgsql
+set search_path = pg_catalog, tenure_layout, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_missing integer := p_want;
+  v_limit integer := 1;
+  v_seen integer;
+  v_last bigint;
+  v_new bigint[];
+  v_sizes integer[];
+  v_got integer;
+begin
+  leases := '{}';
+  lefts := '{}';
+  if not exists (select from worker w where w.id = p_worker and w.lease_until > clock_timestamp()) then
+    return;
+  end if;
+  loop
+    with picked as materialized (
+      select r.id, r.mask, bit_count(r.mask)::integer as jobs
+      from ready r
+      where r.queue = p_queue and r.priority = 2 and r.id > p_after and r.kind = any (p_kinds)
+      order by r.id
+      limit v_limit
+      for update skip locked
+    ), sized as materialized (
+      select p.id, p.mask, p.jobs, least(p.jobs, v_missing - (sum(p.jobs) over (order by p.id) - p.jobs))::integer as taken
+      from picked p
+    ), gone as (
+      delete from ready r
+      using sized s
+      where r.queue = p_queue and r.priority = 2 and r.id = s.id and s.taken = s.jobs
+      returning r.id, r.kind, r.attempt, r.flags, r.block, r.mask
+    ), divided as materialized (
+      -- Where the first "taken" jobs end: the shortest prefix with that many set bits. The search starts at the
+      -- first place where it can be, which is the answer whenever the jobs stand side by side.
+      select s.id, s.mask, (
+        select p
+        from generate_series(position(B'1' in s.mask) - 1 + s.taken, 128) as p
+        where bit_count(substring(s.mask for p)) = s.taken
+        order by p
+        limit 1
+      ) as length
+      from sized s
+      where s.taken > 0 and s.taken < s.jobs
+    ), cut as (
+      -- d.mask is that of the picked row, the newest one and locked; r can be an older one until the update has
+      -- followed it, so comparing the two here would refuse good cuts.
+      update ready r
+      set mask = d.mask & (~ 0::bit(128) >> d.length)
+      from divided d
+      where r.queue = p_queue and r.priority = 2 and r.id = d.id
+      returning r.id, r.kind, r.attempt, r.flags, r.block, d.mask & (~ 0::bit(128) << (128 - d.length)) as mask
+    ), taken as (
+      select g.id, g.kind, g.attempt, g.flags, g.block, g.mask from gone g
+      union all
+      select c.id, c.kind, c.attempt, c.flags, c.block, c.mask from cut c
+    ), merged as (
+      -- Two parts of one bundle can be claimed together; a block stands in a lease row once.
+      select t.kind, t.attempt, t.flags, t.block, bit_or(t.mask) as mask
+      from taken t
+      group by t.kind, t.attempt, t.flags, t.block
+    ), trimmed as (
+      -- Without the bits before the first job, and after the last one when they stand side by side.
+      select m.kind, m.attempt, m.flags, m.block * 128 + f.first as start, substring(m.mask from f.first + 1 for f.width) as mask,
+             f.width, (row_number() over (partition by m.kind, m.attempt, m.flags order by m.block) - 1) / pieces_max() as part
+      from merged m cross join lateral (
+        select a.first, case when bit_count(substring(m.mask from a.first + 1 for a.jobs)) = a.jobs
+                             then a.jobs else 128 - a.first end as width
+        from (select position(B'1' in m.mask) - 1 as first, bit_count(m.mask)::integer as jobs offset 0) as a
+        offset 0
+      ) as f
+    ), placed as (
+      select t.kind, t.attempt, t.flags, t.part, t.start, t.mask,
+             sum(t.width) over (partition by t.kind, t.attempt, t.flags, t.part order by t.start) - t.width as place
+      from trimmed t
+    ), leased as (
+      insert into lease (worker_id, queue, priority, kind, attempt, flags, starts, offsets, mask)
+      select p_worker, p_queue, 2, p.kind, p.attempt + 1, p.flags, array_agg(p.start order by p.start),
+             array_agg(p.place::smallint order by p.start), bit_join(p.mask order by p.start)
+      from placed p
+      group by p.kind, p.attempt, p.flags, p.part
+      returning lease.id, bit_count(lease.mask)::integer as jobs
+    )
+    select array_agg(l.id), array_agg(l.jobs), sum(l.jobs),
+           (select max(g.id) from gone g), (select count(*) from picked p)
+    into v_new, v_sizes, v_got, v_last, v_seen
+    from leased l;
+
+    exit when v_seen = 0;
+    -- Picked and not leased: newer than this pass's snapshot. The next pass sees it, and nobody else can take it.
+    continue when v_new is null;
+    leases := leases || v_new;
+    lefts := lefts || v_sizes;
+    v_missing := v_missing - v_got;
+    p_after := coalesce(v_last, p_after);
+    exit when v_missing <= 0 or v_seen < v_limit;
+    -- Bundles are of one size for long stretches: what this pass found says how many rows the next one needs.
+    v_limit := least(v_missing, greatest(1, v_missing * v_seen / v_got));
+  end loop;
+
+  return query
+    select l.id, j.id, j.kind, l.attempt, j.payload, null::bigint, null::bigint[], null::integer[]
+    from unnest(leases) as n (id)
+    join lease l on l.id = n.id
+    cross join unnest(l.starts, l.offsets) with ordinality as s (start, place, ordinal)
+    join job j on j.id >= s.start and j.id < s.start + coalesce(l.offsets[s.ordinal + 1], length(l.mask)) - s.place
+              and get_bit(l.mask, s.place + (j.id - s.start)::integer) = 1;
+  after_id := p_after;
+  return next;
+end
+$$;
+
+-- Completes all that is left of the named leases. A lease that lost jobs meanwhile does not match its count.
+create function complete(p_worker integer, p_leases bigint[], p_lefts integer[]) returns bigint
+language plpgsql
+set search_path = pg_catalog, tenure_layout, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_done bigint;
+begin
+  with gone as (
+    delete from lease l
+    using unnest(p_leases, p_lefts) as f (id, jobs)
+    where l.id = f.id and l.worker_id = p_worker and bit_count(l.mask) = f.jobs
+      and exists (select from worker w where w.id = p_worker and w.lease_until > clock_timestamp())
+    returning l.id, l.attempt, l.leased_at, l.starts, l.offsets, l.mask
+  ), expanded as (
+    select g.id, g.attempt, g.leased_at, g.starts, g.offsets, g.mask, generate_series(0, length(g.mask) - 1) as place
+    from gone g
+  ), ended as (
+    insert into outcome (job_id, state, attempt, worker_id, lease_id, started_at)
+    select job_at(e.starts, e.offsets, e.place), 'c', e.attempt, p_worker, e.id, e.leased_at
+    from expanded e
+    where get_bit(e.mask, e.place) = 1
+    returning outcome.job_id
+  )
+  select count(*) into v_done from ended;
+  return v_done;
+end
+$$;
+
+-- Completes some jobs of some leases, named as pairs (lease, job).
+create function complete_part(p_worker integer, p_leases bigint[], p_jobs bigint[]) returns bigint
+language plpgsql
+set search_path = pg_catalog, tenure_layout, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_done bigint;
+begin
+  with named as materialized (
+    select u.lease_id, array_agg(u.job_id) as job_ids
+    from unnest(p_leases, p_jobs) as u (lease_id, job_id)
+    group by u.lease_id
+  ), finished as materialized (
+    select l.id, n.job_ids, (
+        select bit_or(set_bit(l.mask & ~ l.mask, bit_of(l.starts, l.offsets, length(l.mask), u.job_id), 1))
+        from unnest(n.job_ids) as u (job_id)
+      ) as mask
+    from named n join lease l on l.id = n.lease_id
+    where l.worker_id = p_worker
+      and exists (select from worker w where w.id = p_worker and w.lease_until > clock_timestamp())
+  ), gone as (
+    delete from lease l
+    using finished f
+    where l.id = f.id and l.mask = f.mask and bit_count(f.mask) = cardinality(f.job_ids)
+    returning l.id, l.attempt, l.leased_at, f.job_ids
+  ), cut as (
+    update lease l
+    set mask = l.mask & ~ f.mask
+    from finished f
+    where l.id = f.id and l.mask <> f.mask and l.mask & f.mask = f.mask and bit_count(f.mask) = cardinality(f.job_ids)
+    returning l.id, l.attempt, l.leased_at, f.job_ids
+  ), done as (
+    select g.id, g.attempt, g.leased_at, g.job_ids from gone g
+    union all
+    select c.id, c.attempt, c.leased_at, c.job_ids from cut c
+  ), ended as (
+    insert into outcome (job_id, state, attempt, worker_id, lease_id, started_at)
+    select u.job_id, 'c', d.attempt, p_worker, d.id, d.leased_at
+    from done d cross join unnest(d.job_ids) as u (job_id)
+    returning outcome.job_id
+  )
+  select count(*) into v_done from ended;
+  return v_done;
+end
+$$;
+
+-- For the end of a run: what is still leased.
+create view held as
+  select l.id, l.worker_id, bit_count(l.mask)::integer as jobs_left from lease l;

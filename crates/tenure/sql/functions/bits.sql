@@ -1,0 +1,50 @@
+-- bits: how rows name their jobs. Pure; every other function builds on these.
+
+-- Bit strings are joined in the order of the aggregate: masks become the strip of a lease.
+create or replace aggregate tenure.join_bits(bit varying) (sfunc = bitcat, stype = bit varying, initcond = '');
+
+-- The jobs that a strip names, with their slots. A mask is a strip of one piece. It walks a piece from its first set bit, and
+-- only that one when there is no other: a job that was enqueued alone costs one step and not 128.
+-- Without "security definer" and "set", so that the planner puts its text in place of the call.
+create or replace function tenure.jobs_in(p_blocks bigint[], p_strip bit varying) returns table (job_id bigint, slot integer)
+language sql immutable as $$
+  select b.block * 128 + n.n, (b.o::integer - 1) * 128 + n.n
+  from unnest(p_blocks) with ordinality as b(block, o)
+  cross join lateral (select substring(p_strip from (b.o::integer - 1) * 128 + 1 for 128) as mask) m
+  cross join lateral (select position(B'1' in m.mask) - 1 as first, bit_count(m.mask) as bits) f
+  cross join lateral generate_series(f.first, case f.bits when 0 then -2 when 1 then f.first else 127 end) as n(n)
+  where get_bit(m.mask, n.n) = 1
+$$;
+
+-- The mask of one job within its block.
+create or replace function tenure.mask_of(p_job bigint) returns bit(128)
+language sql immutable as $$ select set_bit(0::bit(128), (p_job & 127)::integer, 1) $$;
+
+-- The mask of the first p_count bits that are set in p_mask.
+create or replace function tenure.mask_first(p_mask bit(128), p_count integer) returns bit(128)
+language sql immutable as $$
+  select coalesce(bit_or(set_bit(0::bit(128), q.i, 1)), 0::bit(128))
+  from (select i from generate_series(0, 127) as i where get_bit(p_mask, i) = 1 order by i limit p_count) q
+$$;
+
+-- The mask of a fresh bundle of p_count jobs.
+create or replace function tenure.mask_fresh(p_count integer) returns bit(128)
+language sql immutable as $$ select (~ 0::bit(128)) << (128 - p_count) $$;
+
+-- The class of tenure's two-integer advisory locks; the key is a worker's id, or 0 for maintenance.
+create or replace function tenure.lock_class() returns integer
+language sql stable as $$ select ('x' || lpad(to_hex('tenure'::regnamespace::oid::bigint), 8, '0'))::bit(32)::integer $$;
+
+create or replace function tenure.lock_key(p_worker bigint) returns integer
+language sql immutable as $$ select (p_worker & 2147483647)::integer $$;
+
+-- The pieces of a lease as ranges of job ids: as narrow as one pass over the job table by range needs them.
+-- slot is the slot of the first job of the block, in range or not.
+create or replace function tenure.pieces_of(p_blocks bigint[], p_strip bit varying) returns table (slot integer, first_job bigint, last_job bigint)
+language sql immutable as $$
+  select (b.o::integer - 1) * 128, b.block * 128 + f.first, b.block * 128 + case f.bits when 1 then f.first else 127 end
+  from unnest(p_blocks) with ordinality as b(block, o)
+  cross join lateral (select substring(p_strip from (b.o::integer - 1) * 128 + 1 for 128) as mask) m
+  cross join lateral (select position(B'1' in m.mask) - 1 as first, bit_count(m.mask) as bits) f
+  where f.bits > 0
+$$;

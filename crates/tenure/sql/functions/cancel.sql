@@ -1,0 +1,86 @@
+-- cancel: a job that waits ends at once (-> outcome, cancelled); one that runs is asked to, through its worker.
+-- Returns 'cancelled', 'requested', or where it stands already: 'completed', 'already cancelled', 'dead'. Null: no such job.
+-- Locks: one row of ready, later or held, or none. A job moves between those tables; it is looked for again a few times.
+create or replace function tenure.cancel(p_job bigint) returns text
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  c_looks constant integer := 10;
+  v_now timestamptz := clock_timestamp();
+  v_attempt smallint;
+  v_worker bigint;
+  v_state "char";
+begin
+  for i in 1 .. c_looks loop
+    v_attempt := tenure.take_waiting(p_job);
+    if v_attempt is not null then
+      insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, v_now);
+      return 'cancelled';
+    end if;
+    select l.worker_id into v_worker from tenure.lease l where tenure.slot_of(l.blocks, l.strip, p_job) is not null limit 1;
+    if found then
+      insert into tenure.cancel_request (job_id, worker_id) values (p_job, v_worker)
+        on conflict (job_id) do update set worker_id = excluded.worker_id;
+      perform tenure.tell(v_worker, 'cancel ' || p_job);
+      return 'requested';
+    end if;
+    if exists (select from tenure.dead_letter d where d.job_id = p_job) then
+      return 'dead';
+    end if;
+    select o.state into v_state from tenure.outcome o where o.job_id = p_job;
+    if found then
+      return case v_state when 'c' then 'completed' else 'already cancelled' end;
+    end if;
+    if not exists (select from tenure.job j where j.id = p_job) then
+      return null;
+    end if;
+    -- Enqueued, and yet in none of the tables: it is just moving.
+  end loop;
+  perform tenure.refuse('TN005', format('job %s moves too fast to be caught', p_job), 'Try again.');
+end $$;
+
+-- take_waiting: takes one job out of ready, later or held. Returns the attempts that it has used; null: it does not wait there.
+create or replace function tenure.take_waiting(p_job bigint) returns smallint
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_block bigint := p_job >> 7;
+  v_bit integer := (p_job & 127)::integer;
+  v_mask bit(128) := tenure.mask_of(p_job);
+  v_job tenure.job;
+  v_ready tenure.ready;
+  v_later tenure.later;
+  v_held tenure.held;
+begin
+  select j.* into v_job from tenure.job j where j.id = p_job;
+  select r.* into v_ready from tenure.ready r
+    where r.queue = v_job.queue and r.priority = v_job.priority and r.id = v_block and get_bit(r.mask, v_bit) = 1 for update;
+  if not found then
+    select r.* into v_ready from tenure.ready r where r.block = v_block and r.id <> r.block and get_bit(r.mask, v_bit) = 1 for update;
+  end if;
+  if found then
+    if v_ready.mask = v_mask then
+      delete from tenure.ready r where r.queue = v_ready.queue and r.priority = v_ready.priority and r.id = v_ready.id;
+    else
+      update tenure.ready r set mask = r.mask & ~ v_mask where r.queue = v_ready.queue and r.priority = v_ready.priority and r.id = v_ready.id;
+    end if;
+    return v_ready.attempt;
+  end if;
+  select t.* into v_later from tenure.later t where t.block = v_block and get_bit(t.mask, v_bit) = 1 for update;
+  if found then
+    if v_later.mask = v_mask then
+      delete from tenure.later t where t.block = v_later.block and t.id = v_later.id;
+    else
+      update tenure.later t set mask = t.mask & ~ v_mask where t.block = v_later.block and t.id = v_later.id;
+    end if;
+    return v_later.attempt;
+  end if;
+  select h.* into v_held from tenure.held h where h.block = v_block and get_bit(h.mask, v_bit) = 1 for update;
+  if found then
+    if v_held.mask = v_mask then
+      delete from tenure.held h where h.block = v_held.block and h.id = v_held.id;
+    else
+      update tenure.held h set mask = h.mask & ~ v_mask where h.block = v_held.block and h.id = v_held.id;
+    end if;
+    return v_held.attempt;
+  end if;
+  return null;
+end $$;

@@ -1,0 +1,127 @@
+-- claim: gives a worker up to p_wants[i] jobs of p_queues[i]. Transition: ready -> lease (running).
+-- Parameters: p_lanes the order in which lanes are read (-1 isolated suspects, 0 urgent, 1-4 priorities); p_after the cursors,
+-- one per queue and lane; p_solo_kinds kinds whose lease rows hold one job each; p_low: started from the floors, report
+-- the first visible row of each lane. Returns the jobs, and in the last row (job_id null) a JSON trailer.
+-- Locks: the rows taken in ready, skipping what others hold; no lock on worker. No job rows: nothing to claim.
+-- Errors: TN003 when the worker is unknown or its lease is over.
+--
+-- Three rules: rows are addressed by primary key; a lease is built from what the delete or the cut returned, never from
+-- what was picked (a picked row may be newer than the snapshot, and the delete then misses it); a queue that is paused is not read.
+create or replace function tenure.claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[],
+                             p_lanes smallint[], p_after bigint[], p_low boolean)
+returns table (lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint,
+               timeout_ms bigint, created_at timestamptz, idempotency_key text, payload json)
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off as $$
+#variable_conflict use_column
+declare
+  c_pieces_max constant integer := 32;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
+  v_now timestamptz := clock_timestamp();
+  v_xmin text := pg_snapshot_xmin(pg_current_snapshot())::text;
+  v_paused text[];
+  v_lanes integer := cardinality(p_lanes);
+  v_first bigint[] := array_fill(null::bigint, array[cardinality(p_after)]);
+  v_leases bigint[] := '{}';
+  v_lane smallint;
+  v_at integer;          -- place of this queue and lane in p_after
+  v_want integer;        -- still wanted from this queue
+  v_rows integer;        -- rows of ready to look at in this pass
+  v_seen integer;
+  v_got integer;
+  v_last bigint;
+  v_new bigint[];
+  v_next_due_ms bigint;
+begin
+  if not exists (select from tenure.worker w
+                 where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now) then
+    perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Stop its handlers and register a new worker.');
+  end if;
+  v_paused := array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null);
+
+  for i in 1 .. cardinality(p_queues) loop
+    v_want := least(p_wants[i], 1000);
+    continue when v_want <= 0 or p_queues[i] = any(v_paused);
+    for j in 1 .. v_lanes loop
+      v_lane := p_lanes[j];
+      v_at := (i - 1) * v_lanes + j;
+      if v_lane = -1 then
+        -- A suspect runs with no other suspect beside it on its worker.
+        continue when not exists (select from tenure.ready r where r.queue = p_queues[i] and r.priority = -1)
+          or exists (select from tenure.lease l where l.worker_id = p_worker and l.flags & 1 = 1);
+      end if;
+      v_rows := case when v_lane = -1 then 1 else v_want / 100 + 1 end;
+      loop
+        with picked as materialized (
+          select r.id, r.mask, bit_count(r.mask)::integer as jobs
+          from tenure.ready r
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] and r.kind = any(p_kinds)
+          order by r.id limit v_rows
+          for update skip locked),
+        sized as (
+          select p.id, p.mask, p.jobs,
+                 least(p.jobs, case v_lane when -1 then 1 else v_want end - (sum(p.jobs) over (order by p.id) - p.jobs))::integer as take
+          from picked p),
+        gone as (
+          delete from tenure.ready r using sized s
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id = s.id and s.take = s.jobs
+          returning r.id, r.kind, r.attempt, r.flags, r.block, r.mask),
+        cut as (
+          update tenure.ready r set mask = r.mask & ~ f.mask
+          from sized s cross join lateral (select tenure.mask_first(s.mask, s.take) as mask) f
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id = s.id and s.take > 0 and s.take < s.jobs and r.mask = s.mask
+          returning r.id, r.kind, r.attempt, r.flags, r.block, f.mask),
+        taken as (
+          select g.id, g.kind, g.attempt, g.flags, g.block, g.mask, (row_number() over (partition by g.kind, g.attempt, g.flags order by g.id) - 1) / c_pieces_max as part
+          from (select * from gone union all select * from cut) g),
+        leased as (
+          insert into tenure.lease (worker_id, queue, kind, attempt, flags, leased_at, blocks, strip)
+          select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array_agg(t.block order by t.id), tenure.join_bits(t.mask order by t.id)
+          from taken t where t.kind <> all(p_solo_kinds) group by t.kind, t.attempt, t.flags, t.part
+          union all
+          select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array[t.block], tenure.mask_of(n.job_id)
+          from taken t cross join lateral tenure.jobs_in(array[t.block], t.mask) n where t.kind = any(p_solo_kinds)
+          returning id, bit_count(strip) as jobs)
+        select array(select l.id from leased l order by l.id), (select sum(l.jobs) from leased l),
+               (select max(g.id) from gone g), (select count(*) from picked)
+          into v_new, v_got, v_last, v_seen;
+        exit when v_got is null;
+        v_leases := v_leases || v_new;
+        v_want := v_want - v_got;
+        p_after[v_at] := coalesce(v_last, p_after[v_at]);
+        exit when v_want <= 0 or v_seen < v_rows or v_lane = -1;
+        v_rows := least(v_want, greatest(1, v_want * v_seen / v_got + 1));
+      end loop;
+      exit when v_want <= 0;
+    end loop;
+    if v_want <= 0 and p_wants[i] > 0 then
+      perform tenure.wake_next(p_queues[i], p_worker);
+    end if;
+  end loop;
+
+  if cardinality(v_leases) > 0 then
+    return query
+      select l.id, j.id, s.slot, l.queue, l.kind, l.attempt, j.max_attempts, j.timeout_ms, j.created_at, j.idempotency_key, j.payload
+      from unnest(v_leases) as v(id)
+      join tenure.lease l on l.id = v.id
+      cross join lateral tenure.pieces_of(l.blocks, l.strip) p
+      join tenure.job j on j.id >= p.first_job and j.id <= p.last_job
+      cross join lateral (select p.slot + (j.id & 127)::integer as slot) s
+      where get_bit(l.strip, s.slot) = 1;
+  end if;
+
+  if p_low then
+    for i in 1 .. cardinality(p_queues) loop
+      for j in 1 .. v_lanes loop
+        v_at := (i - 1) * v_lanes + j;
+        v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j], p_kinds, p_after[v_at]);
+      end loop;
+    end loop;
+  end if;
+  select greatest(0, ceil(extract(epoch from t.due_at - v_now) * 1000))::bigint into v_next_due_ms
+    from tenure.later t where t.due_at > v_now order by t.due_at limit 1;
+  return query select null::bigint, null::bigint, null::integer, null::text, null::text, null::smallint, null::smallint,
+    null::bigint, null::timestamptz, null::text,
+    json_build_object('after', p_after, 'first', case when p_low then v_first end, 'xid', pg_current_xact_id_if_assigned()::text, 'xmin', v_xmin,
+                      'next_due_ms', v_next_due_ms, 'paused', v_paused,
+                      'tick_due', exists (select from tenure.duty d where d.name = 'tick' and d.next_at <= v_now));
+end $$;

@@ -1,0 +1,131 @@
+-- fail: the ends of attempts that did not complete, as a JSON array of
+--   {"lease": n, "job": n, "verdict": "retry" | "permanent" | "snooze" | "cancelled", "delay_ms": n | null,
+--    "cause": text, "message": text, "details": any}
+-- Transition: lease -> later (retrying, snoozed), ready (no delay), dead_letter, or outcome (cancelled).
+-- A retry without delay_ms waits min(1 h, 2 s * 2^(attempt - 1)) plus up to 25 %. A retry of the last attempt is a death. A job
+-- that somebody wants cancelled is not retried. Returns a status per entry, in their order: 'retrying', 'snoozed', 'dead', 'cancelled',
+-- 'already' (this lease reported it before) or 'lost'. Locks: the lease rows, in the order of their ids, then inserts.
+create or replace function tenure.fail(p_worker bigint, p_token uuid, p_failures json) returns table (job_id bigint, status text)
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_alive boolean := tenure.is_alive(p_worker, p_token);
+  v_statuses text[] := array_fill('lost'::text, array[json_array_length(p_failures)]);
+  f record;
+begin
+  for f in
+    select e.o::integer as place, (e.entry ->> 'lease')::bigint as lease, (e.entry ->> 'job')::bigint as job, e.entry as entry
+    from json_array_elements(p_failures) with ordinality as e(entry, o)
+    order by 2, 3
+  loop
+    if v_alive then
+      v_statuses[f.place] := tenure.fail_one(p_worker, f.lease, f.job, f.entry);
+    end if;
+    if v_statuses[f.place] = 'lost' then
+      v_statuses[f.place] := (select case s.status when 'lost' then 'lost' else 'already' end from tenure.ended_by(array[f.lease], array[f.job]) s);
+    end if;
+  end loop;
+  return query
+    select (e.entry ->> 'job')::bigint, v_statuses[e.o::integer] from json_array_elements(p_failures) with ordinality as e(entry, o) order by e.o;
+end $$;
+
+create or replace function tenure.fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  c_delay_ms_max constant bigint := 315576000000;  -- 10 years
+  v_now timestamptz := clock_timestamp();
+  v_verdict text := p_entry ->> 'verdict';
+  v_delay_ms bigint := (p_entry ->> 'delay_ms')::bigint;
+  v_lease tenure.lease;
+  v_slot integer;
+  v_priority smallint;
+  v_max_attempts smallint;
+begin
+  if v_verdict is null or v_verdict not in ('retry', 'permanent', 'snooze', 'cancelled') then
+    perform tenure.refuse('TN002', format('verdict "%s" is not known', v_verdict), 'It is retry, permanent, snooze or cancelled.');
+  end if;
+  select l.* into v_lease from tenure.lease l where l.id = p_lease and l.worker_id = p_worker for update;
+  v_slot := tenure.slot_of(v_lease.blocks, v_lease.strip, p_job);
+  if v_slot is null then
+    return 'lost';
+  end if;
+  perform tenure.leave_lease(v_lease.id, v_lease.strip, set_bit(v_lease.strip & ~ v_lease.strip, v_slot, 1));
+
+  if v_verdict in ('retry', 'snooze') then
+    delete from tenure.cancel_request c where c.job_id = p_job;
+    if found then
+      v_verdict := 'cancelled';
+    end if;
+  end if;
+  if v_verdict <> 'snooze' then
+    perform tenure.record_error(v_lease, p_job, coalesce(p_entry ->> 'cause', 'error'), coalesce(p_entry ->> 'message', ''), p_entry -> 'details', v_now);
+  end if;
+  if v_verdict = 'cancelled' then
+    delete from tenure.cancel_request c where c.job_id = p_job;
+    insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
+      values (p_job, 'x', v_lease.attempt, p_worker, p_lease, v_lease.leased_at, v_now);
+    return 'cancelled';
+  end if;
+
+  select j.priority, j.max_attempts into strict v_priority, v_max_attempts from tenure.job j where j.id = p_job;
+  if v_verdict = 'permanent' or (v_verdict = 'retry' and v_lease.attempt >= v_max_attempts) then
+    perform tenure.bury(p_job, v_lease, coalesce(p_entry ->> 'cause', 'error'), coalesce(p_entry ->> 'message', ''), v_now);
+    return 'dead';
+  end if;
+  v_delay_ms := least(c_delay_ms_max, greatest(0, coalesce(v_delay_ms, tenure.backoff_ms(v_lease.attempt))));
+  perform pg_current_xact_id();
+  insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask, lease_id)
+    values (p_job >> 7, nextval('tenure.block_id'), v_now + v_delay_ms * interval '1 millisecond',
+            case v_verdict when 'snooze' then 'z' else 'r' end, v_lease.queue, v_priority, v_lease.kind,
+            v_lease.attempt - case v_verdict when 'snooze' then 1 else 0 end, v_lease.flags, tenure.mask_of(p_job), p_lease);
+  if v_delay_ms = 0 then
+    perform tenure.promote_block(p_job >> 7);
+  end if;
+  return case v_verdict when 'snooze' then 'snoozed' else 'retrying' end;
+end $$;
+
+-- The default backoff after the given attempt: exponential, base 2 s, factor 2, at most 1 h, plus 0 to 25 %.
+create or replace function tenure.backoff_ms(p_attempt integer) returns bigint
+language sql volatile as $$
+  select (least(3600000, 2000 * 2 ^ least(p_attempt - 1, 20)) * (1 + random() * 0.25))::bigint
+$$;
+
+-- One row per failed attempt. Text is cut to 16 KiB, at a character, and says so.
+create or replace function tenure.record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamptz) returns void
+language plpgsql as $$
+declare
+  c_message_chars constant integer := 16000;
+begin
+  insert into tenure.attempt_error (job_id, attempt, lease_id, cause, message, details, worker_id, worker_name, started_at, failed_at)
+    values (p_job, p_lease.attempt, p_lease.id, p_cause,
+            case when length(p_message) > c_message_chars then left(p_message, c_message_chars) || ' … [cut]' else p_message end,
+            p_details, p_lease.worker_id, (select w.name from tenure.worker w where w.id = p_lease.worker_id), p_lease.leased_at, p_now)
+    on conflict do nothing;
+end $$;
+
+-- The complete copy of a job that is not retried.
+create or replace function tenure.bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamptz) returns void
+language plpgsql as $$
+begin
+  insert into tenure.dead_letter (job_id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, idempotency_key, origin_id,
+                                  replaces_id, payload, attempt, cause, message, errors, worker_id, lease_id, started_at, died_at)
+    select j.id, j.queue, j.kind, j.priority, j.max_attempts, j.timeout_ms, j.created_at, j.run_at, tenure.idempotency_key_of(j), j.origin_id,
+           j.replaces_id, j.payload, p_lease.attempt, p_cause, left(p_message, 16000), tenure.errors_of(j.id),
+           p_lease.worker_id, p_lease.id, p_lease.leased_at, p_now
+    from tenure.job j where j.id = p_job;
+end $$;
+
+create or replace function tenure.errors_of(p_job bigint) returns json
+language sql stable as $$
+  select coalesce(json_agg(json_build_object('attempt', e.attempt, 'cause', e.cause, 'message', e.message, 'details', e.details,
+                                             'worker', e.worker_name, 'worker_id', e.worker_id, 'lease', e.lease_id,
+                                             'started_at', e.started_at, 'failed_at', e.failed_at) order by e.attempt, e.lease_id), '[]')
+  from tenure.attempt_error e where e.job_id = p_job
+$$;
+
+-- The same for every attempt of a job: its own, or "<id>-<microseconds of created_at in hexadecimal>". The instant keeps keys apart
+-- when a restored database hands out an id again.
+create or replace function tenure.idempotency_key_of(p_job tenure.job) returns text
+language sql immutable as $$
+  select coalesce(p_job.idempotency_key, p_job.id || '-' || to_hex((extract(epoch from p_job.created_at) * 1000000)::bigint))
+$$;

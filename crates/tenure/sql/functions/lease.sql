@@ -1,0 +1,57 @@
+-- lease: what the verbs that end or give back jobs share.
+
+-- Is this worker the one that registered, and is its lease not over? Read without a lock: the lease row is the arbiter.
+create or replace function tenure.is_alive(p_worker bigint, p_token uuid) returns boolean
+language plpgsql stable as $$
+begin
+  return exists (select from tenure.worker w
+                 where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > clock_timestamp());
+end $$;
+
+-- The slot of a job that the lease still holds, otherwise null.
+create or replace function tenure.slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
+language sql immutable as $$
+  select s.slot
+  from unnest(p_blocks) with ordinality as b(block, o)
+  cross join lateral (select (b.o::integer - 1) * 128 + (p_job & 127)::integer as slot) s
+  where b.block = p_job >> 7 and get_bit(p_strip, s.slot) = 1
+$$;
+
+-- Takes slots out of a lease row that the caller has locked; the row goes with its last job.
+create or replace function tenure.leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
+language plpgsql as $$
+begin
+  if p_held = p_gone then
+    delete from tenure.lease l where l.id = p_lease;
+  else
+    update tenure.lease l set strip = l.strip & ~ p_gone where l.id = p_lease;
+  end if;
+end $$;
+
+-- Puts jobs, given as ids, back into a lane of ready with new ids that no cursor has passed. Jobs of one block share a row.
+create or replace function tenure.put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
+language plpgsql as $$
+begin
+  perform pg_current_xact_id();
+  insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
+    select p_queue, p_lane, nextval('tenure.block_id'), p_kind, p_attempt, p_flags, b.block, b.mask
+    from (select u.job >> 7 as block, bit_or(tenure.mask_of(u.job)) as mask from unnest(p_jobs) as u(job) group by u.job >> 7 order by 1) b;
+  if cardinality(p_jobs) > 0 then
+    perform tenure.wake_one(p_queue);
+  end if;
+end $$;
+
+-- What a lease did with a job: 'completed', 'cancelled', 'dead', 'retrying', 'snoozed' by this lease, otherwise 'lost'.
+create or replace function tenure.ended_by(p_leases bigint[], p_jobs bigint[]) returns table (lease_id bigint, job_id bigint, status text)
+language plpgsql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  return query
+    select q.lease, q.job, coalesce(
+      (select case o.state when 'c' then 'completed' else 'cancelled' end from tenure.outcome o where o.job_id = q.job and o.lease_id = q.lease),
+      (select 'dead' from tenure.dead_letter d where d.job_id = q.job and d.lease_id = q.lease),
+      (select 'retrying' from tenure.attempt_error e where e.job_id = q.job and e.lease_id = q.lease and e.cause <> 'worker_lost' limit 1),
+      (select 'snoozed' from tenure.later t where t.block = q.job >> 7 and t.lease_id = q.lease and get_bit(t.mask, (q.job & 127)::integer) = 1 limit 1),
+      'lost')
+    from unnest(p_leases, p_jobs) with ordinality as q(lease, job, o)
+    order by q.o;
+end $$;

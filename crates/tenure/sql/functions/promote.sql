@@ -1,0 +1,49 @@
+-- promote: what is due moves from later to ready, under new ids that no cursor has passed. Transition: later -> ready.
+-- Parameters: p_limit rows at most; p_since leaves out what was due longer ago, so that a run does not walk over what former
+-- runs took away while somebody's old snapshot keeps it (null: everything; maintenance does that now and then).
+-- Returns {"promoted": jobs, "more": whether rows were left}. Locks: the rows taken, skipping what others hold.
+create or replace function tenure.promote(p_limit integer default 1000, p_since interval default null) returns json
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+declare
+  v_rows bigint;
+  v_jobs bigint;
+  v_queues text[];
+begin
+  perform pg_current_xact_id();
+  with due as materialized (
+    select t.block, t.id from tenure.later t
+    where t.due_at <= clock_timestamp() and t.due_at > coalesce(clock_timestamp() - p_since, '-infinity')
+    order by t.due_at, t.id limit p_limit for update skip locked),
+  taken as (
+    delete from tenure.later t using due d where t.block = d.block and t.id = d.id
+    returning t.block, t.mask, t.queue, t.priority, t.kind, t.attempt, t.flags),
+  -- Jobs of one block that come back together share a row again.
+  merged as (
+    select t.block, bit_or(t.mask) as mask, t.queue, t.priority, t.kind, t.attempt, t.flags
+    from taken t group by t.block, t.queue, t.priority, t.kind, t.attempt, t.flags),
+  readied as (
+    insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
+    select m.queue, m.priority, nextval('tenure.block_id'), m.kind, m.attempt, m.flags, m.block, m.mask from merged m
+    returning queue, mask)
+  select (select count(*) from due), (select sum(bit_count(r.mask)) from readied r), array(select distinct r.queue from readied r)
+    into v_rows, v_jobs, v_queues;
+  perform tenure.wake_one(q.queue) from unnest(v_queues) as q(queue);
+  return json_build_object('promoted', coalesce(v_jobs, 0), 'more', v_rows >= p_limit);
+end $$;
+
+-- promote_block: the same for the due rows of one block, at once (a retry without delay).
+create or replace function tenure.promote_block(p_block bigint) returns void
+language plpgsql as $$
+declare
+  v_told bigint;
+begin
+  with taken as (
+    delete from tenure.later t where t.block = p_block and t.due_at <= clock_timestamp()
+    returning t.block, t.mask, t.queue, t.priority, t.kind, t.attempt, t.flags),
+  readied as (
+    insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
+    select t.queue, t.priority, nextval('tenure.block_id'), t.kind, t.attempt, t.flags, t.block, t.mask from taken t
+    returning queue)
+  select count(tenure.wake_one(r.queue)) into v_told from (select distinct queue from readied) r;
+end $$;

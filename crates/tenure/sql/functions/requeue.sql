@@ -1,0 +1,56 @@
+-- requeue: an ended job runs again, as a new job that names it; the old id points on. Transition: none -> ready, for the new job.
+-- Without p_payload nothing changes and the idempotency key stays; an edited job gets a key of its own. Returns the new id.
+-- Errors: TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the row in replacement.
+create or replace function tenure.requeue(p_job bigint, p_payload json default null) returns bigint
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_now timestamptz := clock_timestamp();
+  v_block bigint;
+  v_old record;
+  v_new bigint;
+begin
+  select d.queue, d.kind, d.priority, d.max_attempts, d.timeout_ms, d.idempotency_key, coalesce(d.origin_id, d.job_id) as origin_id, d.payload
+    into v_old from tenure.dead_letter d where d.job_id = p_job;
+  if not found then
+    select j.queue, j.kind, j.priority, j.max_attempts, j.timeout_ms, tenure.idempotency_key_of(j) as idempotency_key,
+           coalesce(j.origin_id, j.id) as origin_id, j.payload
+      into v_old from tenure.job j join tenure.outcome o on o.job_id = j.id where j.id = p_job;
+  end if;
+  if not found then
+    if exists (select from tenure.job j where j.id = p_job) then
+      perform tenure.refuse('TN005', format('job %s has not ended', p_job), 'Only dead, cancelled and completed jobs are requeued.');
+    end if;
+    perform tenure.refuse('TN004', format('there is no job %s', p_job), 'It may have been removed by retention or discarded.');
+  end if;
+  if p_payload is not null then
+    perform tenure.check_payload(p_payload);
+  end if;
+  perform pg_current_xact_id();
+  v_block := nextval('tenure.block_id');
+  insert into tenure.replacement (job_id, new_id) values (p_job, v_block * 128) on conflict do nothing;
+  if not found then
+    select r.new_id into v_new from tenure.replacement r where r.job_id = p_job;
+    perform tenure.refuse('TN005', format('job %s was requeued before, as job %s', p_job, v_new), format('Requeue job %s, once it has ended.', v_new));
+  end if;
+  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, idempotency_key, origin_id, replaces_id, payload)
+    values (v_block * 128, v_old.queue, v_old.kind, v_old.priority, v_old.max_attempts, v_old.timeout_ms, v_now,
+            case when p_payload is null then v_old.idempotency_key end, v_old.origin_id, p_job, coalesce(p_payload, v_old.payload));
+  insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
+    values (v_old.queue, v_old.priority, v_block, v_old.kind, 0, 0, v_block, tenure.mask_fresh(1));
+  perform tenure.wake_one(v_old.queue);
+  return v_block * 128;
+end $$;
+
+-- discard: removes a dead letter and its job for good. False: there is no such dead letter.
+create or replace function tenure.discard(p_job bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  delete from tenure.dead_letter d where d.job_id = p_job;
+  if not found then
+    return false;
+  end if;
+  delete from tenure.job j where j.id = p_job;
+  delete from tenure.attempt_error e where e.job_id = p_job;
+  delete from tenure.progress p where p.job_id = p_job;
+  return true;
+end $$;

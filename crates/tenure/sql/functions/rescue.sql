@@ -1,0 +1,152 @@
+-- rescue: finds workers that are dead and gives their jobs away. Transition: lease -> ready (urgent or isolated), dead_letter, or outcome (cancelled).
+-- Dead needs two sightings. By the lock: it is free, and free again at least the worker's grace later; this counts only for workers that
+-- locked since the server started. By time: the lease is over, and still over a third of the lease later.
+-- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "more": leases left, "next_ms": when the next sighting is due, or null}.
+-- Locks: worker rows of the suspects, skipping what others hold; for a dead worker its exclusive session lock until the end of the
+-- transaction, so that it cannot come back in the middle; its lease rows in the order of their ids, skipping what others hold (a
+-- handler's open transaction; it ends with the lease's time, and is met at the next run).
+create or replace function tenure.rescue(p_limit integer default 1000) returns json
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_dead integer;
+  v_jobs bigint := 0;
+  v_leases integer := 0;
+  v_lease record;
+begin
+  perform tenure.sight_workers();
+  v_dead := tenure.declare_dead();
+  for v_lease in
+    select l.id from tenure.worker w join tenure.lease l on l.worker_id = w.id
+    where w.dead_at is not null
+    order by l.id limit p_limit for update of l skip locked
+  loop
+    v_leases := v_leases + 1;
+    begin
+      v_jobs := v_jobs + tenure.rescue_lease(v_lease.id);
+    exception when others then
+      -- One bad row is one bad row: it is named, and tried again at the next run.
+      raise warning 'tenure: lease % could not be rescued: % (%)', v_lease.id, sqlerrm, sqlstate;
+    end;
+  end loop;
+  delete from tenure.worker w where w.dead_at is not null and not exists (select from tenure.lease l where l.worker_id = w.id);
+  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_leases >= p_limit,
+    'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
+    'next_ms', (select greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000))::bigint
+                from tenure.worker w where w.suspected_at is not null and w.dead_at is null));
+end $$;
+
+-- When a suspect that does not show itself is dead.
+create or replace function tenure.second_sighting_at(w tenure.worker) returns timestamptz
+language sql immutable as $$
+  select w.suspected_at + case w.suspected_by when 'l' then w.grace_ms else w.lease_ms / 3 end * interval '1 millisecond'
+$$;
+
+-- Is no connection of this worker alive, as far as its session lock can tell?
+create or replace function tenure.lock_is_free(w tenure.worker) returns boolean
+language sql stable as $$
+  select w.locked_at > pg_postmaster_start_time() and not exists (
+    select from pg_locks k
+    where k.locktype = 'advisory' and k.database = (select d.oid from pg_database d where d.datname = current_database())
+      and k.classid = 'tenure'::regnamespace::oid and k.objid = tenure.lock_key(w.id)::oid and k.objsubid = 2 and k.granted)
+$$;
+
+-- The first sighting of each suspect; one that shows itself is a suspect no longer.
+create or replace function tenure.sight_workers() returns void
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  with seen as materialized (
+    select w.id, case when tenure.lock_is_free(w) then 'l' when w.lease_until < clock_timestamp() then 't' end::"char" as by
+    from tenure.worker w where w.dead_at is null),
+  changed as (
+    select w.id, s.by from tenure.worker w join seen s on s.id = w.id
+    where w.suspected_by is distinct from s.by and w.dead_at is null order by w.id for update of w skip locked)
+  update tenure.worker w
+    set suspected_by = c.by, suspected_at = case when c.by is not null then clock_timestamp() end
+    from changed c where w.id = c.id;
+end $$;
+
+-- The second sighting. The worker's row is locked and everything is looked at again; its exclusive session lock is the last word on connections.
+create or replace function tenure.declare_dead() returns integer
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_worker tenure.worker;
+  v_dead integer := 0;
+begin
+  for v_worker in
+    select w.* from tenure.worker w
+    where w.suspected_at is not null and w.dead_at is null and tenure.second_sighting_at(w) <= clock_timestamp()
+    order by w.id for update skip locked
+  loop
+    if v_worker.suspected_by = 'l' then
+      continue when not tenure.lock_is_free(v_worker)
+        or not pg_try_advisory_xact_lock(tenure.lock_class(), tenure.lock_key(v_worker.id));
+    else
+      continue when v_worker.lease_until >= clock_timestamp();
+    end if;
+    update tenure.worker w set dead_at = clock_timestamp() where w.id = v_worker.id;
+    delete from tenure.sleeper s where s.worker_id = v_worker.id;
+    perform tenure.tell(v_worker.id, 'rescued');
+    v_dead := v_dead + 1;
+  end loop;
+  return v_dead;
+end $$;
+
+-- rescue_lease: gives the jobs of one lease away, whose row the caller has locked. Returns their number.
+-- What is claimed counts as started. A job goes back to the urgent lane at once; from its second lost worker on it is a suspect and runs apart from
+-- others; after three lost workers, or when its attempts are used up, it is buried with that cause.
+create or replace function tenure.rescue_lease(p_lease bigint) returns bigint
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  c_lost_workers_max constant integer := 3;
+  c_isolate_after constant integer := 2;
+  v_now timestamptz := clock_timestamp();
+  v_lease tenure.lease;
+  v_jobs bigint[];
+  v_cancelled bigint[];
+  v_dead bigint[];
+  v_isolated bigint[];
+  v_message text;
+begin
+  delete from tenure.lease l where l.id = p_lease returning l.* into strict v_lease;
+  v_jobs := array(select n.job_id from tenure.jobs_in(v_lease.blocks, v_lease.strip) n order by n.job_id);
+  v_message := format('worker %s was lost while it ran the job', v_lease.worker_id);
+  perform tenure.record_error(v_lease, u.job, 'worker_lost', v_message, null, v_now) from unnest(v_jobs) as u(job);
+
+  with wanted as (delete from tenure.cancel_request c where c.job_id = any(v_jobs) returning c.job_id)
+    select coalesce(array_agg(w.job_id), '{}') into v_cancelled from wanted w;
+  insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
+    select u.job, 'x', v_lease.attempt, v_lease.worker_id, v_lease.id, v_lease.leased_at, v_now from unnest(v_cancelled) as u(job);
+
+  with losses as (
+    select u.job, count(*) as lost from unnest(v_jobs) as u(job) join tenure.attempt_error e on e.job_id = u.job and e.cause = 'worker_lost'
+    where u.job <> all(v_cancelled) group by u.job)
+    select coalesce(array_agg(s.job) filter (where s.lost >= c_lost_workers_max or v_lease.attempt >= j.max_attempts), '{}'),
+           coalesce(array_agg(s.job) filter (where s.lost between c_isolate_after and c_lost_workers_max - 1 and v_lease.attempt < j.max_attempts), '{}')
+      into v_dead, v_isolated
+      from losses s join tenure.job j on j.id = s.job;
+  perform tenure.bury(u.job, v_lease, 'worker_lost', v_message, v_now) from unnest(v_dead) as u(job);
+  perform tenure.put_ready(v_isolated, v_lease.queue, -1::smallint, v_lease.kind, v_lease.attempt, v_lease.flags | 1);
+  perform tenure.put_ready(array(select u.job from unnest(v_jobs) as u(job) where u.job <> all(v_cancelled || v_dead || v_isolated)),
+                           v_lease.queue, 0::smallint, v_lease.kind, v_lease.attempt, v_lease.flags);
+  return cardinality(v_jobs);
+end $$;
+
+-- rescue_orphans: leases whose worker row is missing altogether (deleted by hand, or lost in a restore). Run now and then.
+create or replace function tenure.rescue_orphans(p_limit integer default 1000) returns bigint
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_jobs bigint := 0;
+  v_lease record;
+begin
+  for v_lease in
+    select l.id from tenure.lease l where not exists (select from tenure.worker w where w.id = l.worker_id)
+    order by l.id limit p_limit for update of l skip locked
+  loop
+    begin
+      v_jobs := v_jobs + tenure.rescue_lease(v_lease.id);
+    exception when others then
+      raise warning 'tenure: lease % could not be rescued: % (%)', v_lease.id, sqlerrm, sqlstate;
+    end;
+  end loop;
+  return v_jobs;
+end $$;

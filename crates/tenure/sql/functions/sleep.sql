@@ -1,0 +1,46 @@
+-- sleep: a worker asks to be woken by NOTIFY when work comes to one of its queues. It claims once more before it really sleeps.
+-- wake: it is awake. wake_one: tells one sleeper of a queue, if there is one; nobody pays for NOTIFY while all are busy.
+-- Channel: tenure_<worker id>, payloads of constant size. Locks: the worker's own rows of sleeper.
+create or replace function tenure.sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);  -- a hint: losing it costs one poll interval
+  insert into tenure.sleeper (queue, worker_id)
+    select q.queue, w.id from tenure.worker w cross join unnest(p_queues) as q(queue)
+    where w.id = p_worker and w.token = p_token and w.dead_at is null
+    order by q.queue
+    on conflict do nothing;
+end $$;
+
+create or replace function tenure.wake(p_worker bigint, p_token uuid) returns void
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  delete from tenure.sleeper s using tenure.worker w where s.worker_id = p_worker and w.id = p_worker and w.token = p_token;
+end $$;
+
+create or replace function tenure.tell(p_worker bigint, p_word text) returns void
+language sql as $$ select pg_notify('tenure_' || p_worker, p_word) $$;
+
+create or replace function tenure.wake_one(p_queue text) returns void
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_worker bigint;
+begin
+  select s.worker_id into v_worker from tenure.sleeper s where s.queue = p_queue order by random() limit 1;
+  if found then
+    perform tenure.tell(v_worker, 'work');
+  end if;
+end $$;
+
+-- wake_next: a claim that got all it wanted leaves more behind; the next sleeper is told, so that a burst wakes one after another.
+create or replace function tenure.wake_next(p_queue text, p_worker bigint) returns void
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_worker bigint;
+begin
+  select s.worker_id into v_worker from tenure.sleeper s where s.queue = p_queue and s.worker_id <> p_worker order by random() limit 1;
+  if found then
+    perform tenure.tell(v_worker, 'work');
+  end if;
+end $$;

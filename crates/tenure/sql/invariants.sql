@@ -1,0 +1,46 @@
+-- The invariants: each query returns the rows that break it. No row, no fault.
+
+-- name: conservation: every job stands in exactly one of ready, later, held, lease, outcome and dead_letter
+with place as (
+  select n.job_id, 'ready' as place from tenure.ready r cross join lateral tenure.jobs_in(array[r.block], r.mask) n
+  union all select n.job_id, 'later' from tenure.later t cross join lateral tenure.jobs_in(array[t.block], t.mask) n
+  union all select n.job_id, 'held' from tenure.held h cross join lateral tenure.jobs_in(array[h.block], h.mask) n
+  union all select n.job_id, 'lease' from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n
+  union all select o.job_id, 'outcome' from tenure.outcome o
+  union all select d.job_id, 'dead_letter' from tenure.dead_letter d)
+select coalesce(j.id, p.job_id) as job_id, coalesce(array_agg(p.place order by p.place) filter (where p.place is not null), '{}') as places, j.id is not null as in_job
+from tenure.job j full join place p on p.job_id = j.id
+group by j.id, p.job_id
+having count(p.place) <> 1 or (j.id is null and array_agg(p.place) <> array['dead_letter'])
+limit 100;
+
+-- name: one lease: no job is in two leases, and every lease belongs to a worker
+select n.job_id, array_agg(l.id order by l.id) as leases
+from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n
+group by n.job_id having count(*) > 1
+limit 100;
+
+-- name: owned: every lease belongs to a worker
+select l.id, l.worker_id from tenure.lease l where not exists (select from tenure.worker w where w.id = l.worker_id)
+limit 100;
+
+-- name: same kind: what a bundle says of its jobs is what the jobs say
+select r.id, r.block, 'ready' as place from tenure.ready r cross join lateral tenure.jobs_in(array[r.block], r.mask) n join tenure.job j on j.id = n.job_id
+  where (j.queue, j.kind) <> (r.queue, r.kind) or (r.priority > 0 and j.priority <> r.priority)
+union all
+select t.id, t.block, 'later' from tenure.later t cross join lateral tenure.jobs_in(array[t.block], t.mask) n join tenure.job j on j.id = n.job_id
+  where (j.queue, j.kind, j.priority) <> (t.queue, t.kind, t.priority)
+union all
+select l.id, n.job_id >> 7, 'lease' from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n join tenure.job j on j.id = n.job_id
+  where (j.queue, j.kind) <> (l.queue, l.kind)
+limit 100;
+
+-- name: attempts: no job has used more attempts than it has, and each that is recorded was before the one that runs
+select n.job_id, l.attempt, j.max_attempts from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n join tenure.job j on j.id = n.job_id
+  where l.attempt > j.max_attempts
+limit 100;
+
+-- name: drawn: no id in use was not drawn from its sequence yet
+select j.id, s.last_value from tenure.block_id s cross join lateral (select max(x.id) as id from tenure.job x) j where j.id >> 7 > s.last_value
+union all
+select l.id, s.last_value from tenure.lease_id s cross join lateral (select max(x.id) as id from tenure.lease x) l where l.id > s.last_value;

@@ -1,0 +1,222 @@
+-- The tables of tenure. Where a job is, is its state: its id stands in exactly one of
+-- ready, later, held, lease, outcome and dead_letter; the row in job never changes.
+--
+-- A job id is block * 128 + n with n in 0..127. A bundle names its jobs by (block, mask bit(128)):
+-- bit n of the mask, counted from the left as get_bit does, is the job block * 128 + n.
+-- Locks: none on existing tables. Time: milliseconds.
+
+create sequence tenure.block_id cache 1;  -- blocks, and the ids of rows in ready and later; cache 1: cursors need the order of drawing
+create sequence tenure.lease_id cache 1;
+create sequence tenure.worker_id cache 1;
+
+create table tenure.setting (
+  name  text primary key,
+  value text not null
+);
+
+create table tenure.queue (
+  name         text primary key constraint queue_name_has_1_to_128_bytes check (octet_length(name) between 1 and 128),
+  created_at   timestamptz not null default clock_timestamp(),
+  paused_at    timestamptz,
+  paused_by    text,
+  pause_reason text
+);
+
+create table tenure.job (
+  id              bigint primary key,
+  queue           text not null constraint job_queue_has_1_to_128_bytes check (octet_length(queue) between 1 and 128),
+  kind            text not null constraint job_kind_has_1_to_128_bytes check (octet_length(kind) between 1 and 128),
+  priority        smallint not null constraint job_priority_is_1_to_4 check (priority between 1 and 4),
+  max_attempts    smallint not null constraint job_max_attempts_is_1_to_1000 check (max_attempts between 1 and 1000),
+  timeout_ms      bigint constraint job_timeout_is_not_negative check (timeout_ms >= 0),  -- null: the kind's own; 0: none
+  created_at      timestamptz not null,
+  run_at          timestamptz,       -- null: at once
+  idempotency_key text,              -- null: derived from id and created_at
+  origin_id       bigint,            -- the first job of a line of requeues
+  replaces_id     bigint,            -- the job that this one was made from
+  payload         json not null      -- json, not jsonb: the text that was enqueued is the text that the handler gets
+) partition by range (id);
+
+create table tenure.ready (
+  queue    text not null,
+  priority smallint not null constraint ready_lane_is_minus_1_to_4 check (priority between -1 and 4),
+  id       bigint not null,
+  kind     text not null,
+  attempt  smallint not null constraint ready_attempt_is_not_negative check (attempt >= 0),  -- attempts used so far
+  flags    smallint not null,
+  block    bigint not null,
+  mask     bit(128) not null constraint ready_has_jobs check (bit_count(mask) > 0),
+  primary key (queue, priority, id)
+) with (fillfactor = 80);
+-- A fresh bundle has id = block and is found through the primary key; only what came back needs an index of its own.
+create index ready_returned on tenure.ready (block) where id <> block;
+
+create table tenure.later (
+  block    bigint not null,
+  id       bigint not null,
+  due_at   timestamptz not null,
+  reason   "char" not null constraint later_reason_is_known check (reason in ('s', 'r', 'z')),  -- scheduled, retrying, snoozed
+  queue    text not null,
+  priority smallint not null constraint later_priority_is_1_to_4 check (priority between 1 and 4),
+  kind     text not null,
+  attempt  smallint not null constraint later_attempt_is_not_negative check (attempt >= 0),
+  flags    smallint not null,
+  mask     bit(128) not null constraint later_has_jobs check (bit_count(mask) > 0),
+  lease_id bigint,                   -- the lease that put it here, so that a repeated report is told apart
+  primary key (block, id)
+);
+create index later_due on tenure.later (due_at, id);
+
+create table tenure.held (
+  block    bigint not null,
+  id       bigint not null,
+  reason   text not null,
+  held_at  timestamptz not null default clock_timestamp(),
+  queue    text not null,
+  priority smallint not null constraint held_priority_is_1_to_4 check (priority between 1 and 4),
+  kind     text not null,
+  attempt  smallint not null constraint held_attempt_is_not_negative check (attempt >= 0),
+  flags    smallint not null,
+  mask     bit(128) not null constraint held_has_jobs check (bit_count(mask) > 0),
+  primary key (block, id)
+);
+
+create table tenure.worker (
+  id           bigint primary key,
+  token        uuid not null,
+  name         text not null,
+  host         text not null,
+  pid          integer not null,
+  version      text not null,
+  queues       text[] not null,
+  kinds        text[] not null,
+  started_at   timestamptz not null default clock_timestamp(),
+  lease_ms     integer not null constraint worker_lease_is_2_s_to_1_h check (lease_ms between 2000 and 3600000),
+  grace_ms     integer not null constraint worker_grace_is_within_the_lease check (grace_ms between 100 and lease_ms),
+  seen_at      timestamptz not null,
+  lease_until  timestamptz not null,
+  locked_at    timestamptz,          -- when a connection last took the session lock; null: has none (behind a pooler)
+  suspected_at timestamptz,          -- first sighting: the lock is free, or the lease is over
+  suspected_by "char" constraint worker_suspicion_is_lock_or_time check (suspected_by in ('l', 't')),
+  dead_at      timestamptz           -- second sighting: its leases are being given away; nothing brings it back
+) with (fillfactor = 50);
+
+create table tenure.sleeper (
+  queue     text not null,
+  worker_id bigint not null references tenure.worker (id) on delete cascade,
+  primary key (queue, worker_id)
+);
+create index sleeper_worker on tenure.sleeper (worker_id);
+
+create table tenure.lease (
+  id        bigint primary key default nextval('tenure.lease_id'),
+  worker_id bigint not null,
+  queue     text not null,
+  kind      text not null,
+  attempt   smallint not null constraint lease_attempt_is_positive check (attempt > 0),  -- the attempt that runs
+  flags     smallint not null,
+  leased_at timestamptz not null,
+  blocks    bigint[] not null,       -- the pieces, at most 32
+  strip     bit varying not null,    -- the jobs not yet ended: 128 bits a piece, in the order of blocks
+  constraint lease_has_jobs check (cardinality(blocks) between 1 and 32 and length(strip) = cardinality(blocks) * 128 and bit_count(strip) > 0)
+) with (fillfactor = 70);
+create index lease_worker on tenure.lease (worker_id);
+
+create table tenure.outcome (
+  job_id      bigint primary key,
+  state       "char" not null constraint outcome_state_is_known check (state in ('c', 'x')),  -- completed, cancelled
+  attempt     smallint not null,
+  worker_id   bigint,
+  lease_id    bigint,                -- null: cancelled while it waited
+  started_at  timestamptz,
+  finished_at timestamptz not null,
+  result      json,
+  constraint outcome_finished_after_started check (finished_at >= started_at)
+) partition by range (job_id);
+
+create table tenure.dead_letter (
+  job_id          bigint primary key,
+  queue           text not null,
+  kind            text not null,
+  priority        smallint not null,
+  max_attempts    smallint not null,
+  timeout_ms      bigint,
+  created_at      timestamptz not null,
+  run_at          timestamptz,
+  idempotency_key text not null,
+  origin_id       bigint,
+  replaces_id     bigint,
+  payload         json not null,
+  attempt         smallint not null,
+  cause           text not null,
+  message         text not null,
+  errors          json not null,     -- the recorded attempts, oldest first
+  worker_id       bigint,
+  lease_id        bigint,
+  started_at      timestamptz,
+  died_at         timestamptz not null
+);
+create index dead_letter_died on tenure.dead_letter (died_at, job_id);
+
+create table tenure.attempt_error (
+  job_id      bigint not null,
+  attempt     smallint not null,
+  lease_id    bigint not null,
+  cause       text not null,
+  message     text not null,
+  details     json,
+  worker_id   bigint not null,
+  worker_name text,
+  started_at  timestamptz not null,
+  failed_at   timestamptz not null,
+  primary key (job_id, attempt, lease_id)
+);
+
+create table tenure.progress (
+  job_id   bigint primary key,
+  lease_id bigint not null,
+  at       timestamptz not null,
+  value    json not null
+);
+
+create table tenure.cancel_request (
+  job_id       bigint primary key,
+  worker_id    bigint not null,
+  requested_at timestamptz not null default clock_timestamp()
+);
+create index cancel_request_worker on tenure.cancel_request (worker_id);
+
+-- Where a job's line goes on: a requeued job is a new job, and the old id points to it.
+create table tenure.replacement (
+  job_id      bigint primary key,
+  new_id      bigint not null,
+  replaced_at timestamptz not null default clock_timestamp()
+);
+
+-- The target of COPY. txid keeps the rows of one transaction together while it is open; a row that is left behind by a
+-- transaction that forgot enqueue_inbox() is enqueued by maintenance.
+create table tenure.inbox (
+  txid         xid8 not null default pg_current_xact_id(),
+  n            bigint generated always as identity,
+  kind         text not null,
+  payload      json not null,
+  queue        text not null default 'default',
+  priority     smallint not null default 2,
+  run_at       timestamptz,
+  max_attempts smallint not null default 5,
+  timeout_ms   bigint,
+  primary key (txid, n)
+);
+
+create table tenure.duty (
+  name    text primary key,
+  next_at timestamptz not null
+) with (fillfactor = 50);
+insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity');
+
+-- The attached ranges of job and outcome, in blocks. The last one has no end, so that an enqueue never lacks a partition.
+create table tenure.partition (
+  first_block bigint primary key,
+  end_block   bigint,
+  made_at     timestamptz not null default clock_timestamp()
+);

@@ -1,0 +1,27 @@
+-- The roles: optional, and made by `tenure migrate --roles`. A role needs EXECUTE on its verbs only; INSERT is granted on inbox alone.
+-- Roles belong to the whole cluster; they are named for the schema, so that two of them do not share any.
+do $$
+declare
+  v_role text;
+begin
+  foreach v_role in array array['tenure_producer', 'tenure_worker', 'tenure_viewer', 'tenure_admin'] loop
+    if not exists (select from pg_catalog.pg_roles r where r.rolname = v_role) then
+      execute pg_catalog.format('create role %I nologin', v_role);
+    end if;
+  end loop;
+end $$;
+
+grant usage on schema tenure to tenure_producer, tenure_worker, tenure_viewer, tenure_admin;
+
+grant execute on function tenure.enqueue, tenure.enqueue_many, tenure.enqueue_inbox to tenure_producer, tenure_worker, tenure_admin;
+grant insert on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
+
+grant execute on function tenure.register_worker, tenure.attach_worker, tenure.heartbeat, tenure.leave_worker, tenure.claim, tenure.sleep, tenure.wake,
+  tenure.complete_many, tenure.complete, tenure.fail, tenure.release, tenure.ended_by, tenure.progress, tenure.tick to tenure_worker;
+
+grant execute on function tenure.jobs_in, tenure.idempotency_key_of, tenure.queue_stats to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
+grant select on tenure.jobs to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
+grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.worker_list, tenure.replacement, tenure.migration to tenure_viewer, tenure_admin, tenure_worker;
+
+grant execute on function tenure.cancel, tenure.requeue, tenure.discard, tenure.pause, tenure.resume, tenure.rescue, tenure.promote, tenure.tick to tenure_admin;
+grant execute on function tenure.cancel to tenure_producer;

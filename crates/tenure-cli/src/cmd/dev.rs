@@ -1,20 +1,177 @@
 //! `tenure dev`: a private PostgreSQL for development.
 
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tenure_dev::{Consent, Options, Server};
+use tokio::process::{Child, Command};
 
 use crate::exit::Outcome;
+use crate::signals::{Signals, Stop};
 
-/// Start a private PostgreSQL server for development.
+/// How often a waiting command looks whether the server still runs.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Start a private PostgreSQL server for development
+///
+/// Finds the programs of a PostgreSQL server (15 to 18) on this machine, makes a cluster of its own with them, starts
+/// it on 127.0.0.1 and prints its URL. The next start uses the same cluster. A second `tenure dev` shares the server of
+/// the first, which stops it. The server never runs as root: started by root, it runs as the user postgres or nobody.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tenure dev                                     a server until Ctrl-C; the URL is on stdout
+  tenure dev --exec 'psql \"$DATABASE_URL\"'       a server for one command
+  tenure dev --ephemeral --exec './run-tests'    a new, empty server for one command
+  tenure dev --pg-bin /usr/lib/postgresql/15/bin --data-dir ./pg
+
+Environment:
+  TENURE_PG_BIN      folder with postgres and initdb, instead of searching
+  TENURE_PG_ARCHIVE  a .tgz of PostgreSQL binaries, used when no server is installed;
+                     with #sha512-… behind the path its hash is checked")]
 pub struct Dev {
-    /// Folder of the cluster. Default: one per major version in the state folder of this user.
+    /// Folder of the cluster; made when missing [default: per version, in $XDG_STATE_HOME/tenure/pg; root:
+    /// /var/lib/tenure/pg]
+    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
+    data_dir: Option<PathBuf>,
+
+    /// Port on 127.0.0.1 [default: the last one of this cluster, or a free one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+
+    /// A new cluster in a folder of its own, removed at the end
+    #[arg(long)]
+    ephemeral: bool,
+
+    /// Folder with the programs postgres and initdb [default: searched for]
     #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
+    pg_bin: Option<PathBuf>,
+
+    /// Fetch PostgreSQL with npm without asking, when none is installed
+    #[arg(long)]
+    yes: bool,
+
+    /// Run `sh -c CMD` with DATABASE_URL set, stop the server afterwards, and end with the exit code of CMD
+    #[arg(long, value_name = "CMD")]
+    exec: Option<String>,
+
+    /// Print the URL, version, port, process id and folder as one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
-/// Starts the server, prints its URL and waits for Ctrl-C.
-pub async fn run(_dev: Dev) -> Outcome {
-    let mut signals = crate::signals::Signals::listen()?;
-    signals.next().await;
-    Ok(0)
+impl Dev {
+    fn options(&self) -> Options {
+        Options {
+            data_dir: self.data_dir.clone(),
+            port: self.port,
+            ephemeral: self.ephemeral,
+            bin_dir: self.pg_bin.clone(),
+            fetch: if self.yes { Consent::Yes } else { Consent::Ask },
+            say: |line| eprintln!("tenure dev: {line}"),
+            ..Options::default()
+        }
+    }
+}
+
+/// Starts the server; then runs the command, or prints the URL and waits for Ctrl-C. The server is stopped in any case.
+pub async fn run(dev: Dev) -> Outcome {
+    let mut signals = Signals::listen()?;
+    let server = start(dev.options(), &mut signals).await?;
+    let Some(server) = server else { return Ok(128 + libc::SIGINT as u8) };
+    let outcome = match &dev.exec {
+        Some(command) => exec(command, &server, &mut signals).await,
+        None => serve(&dev, &server, &mut signals).await,
+    };
+    tokio::task::spawn_blocking(move || server.stop()).await??;
+    outcome
+}
+
+/// Starts the server; none when a signal came first. Half a start is finished and stopped rather than left behind.
+async fn start(options: Options, signals: &mut Signals) -> anyhow::Result<Option<Server>> {
+    let mut starting = tokio::task::spawn_blocking(|| Server::start(options));
+    tokio::select! {
+        server = &mut starting => return Ok(Some(server??)),
+        _ = signals.next() => {}
+    }
+    eprintln!("tenure dev: stopping as soon as the server has started");
+    tokio::select! {
+        server = starting => {
+            let server = server??;
+            tokio::task::spawn_blocking(move || server.stop()).await??;
+        }
+        // Whoever asks twice does not want to wait; the kernel or the next start ends the server.
+        _ = signals.next() => {}
+    }
+    Ok(None)
+}
+
+/// Prints where the server is and waits until it is to stop.
+async fn serve(dev: &Dev, server: &Server, signals: &mut Signals) -> Outcome {
+    print(dev.json, server);
+    let shared = if server.is_shared() { ", shared with the process that started it" } else { "" };
+    eprintln!("tenure dev: PostgreSQL {} in {}{shared}; Ctrl-C stops", server.version(), server.home().display());
+    loop {
+        tokio::select! {
+            _ = signals.next() => return Ok(0),
+            () = tokio::time::sleep(LOOK_EVERY) => if !server.is_running() {
+                let log = server.home().join("server.log");
+                return Err(anyhow!("the server has stopped by itself; its log is {}", log.display()).into());
+            }
+        }
+    }
+}
+
+fn print(json: bool, server: &Server) {
+    if !json {
+        println!("{}", server.url());
+        return;
+    }
+    let about = serde_json::json!({
+        "url": server.url(),
+        "version": server.version(),
+        "port": server.port(),
+        "pid": server.pid(),
+        "folder": server.home(),
+        "bin_dir": server.bin_dir(),
+        "shared": server.is_shared(),
+    });
+    println!("{about}");
+}
+
+/// Runs the command to its end and gives its exit code; 128 + N when signal N ended it, as a shell does.
+async fn exec(command: &str, server: &Server, signals: &mut Signals) -> Outcome {
+    let mut child = Command::new("sh")
+        .args(["-c", command])
+        .env("DATABASE_URL", server.url())
+        .spawn()
+        .context("cannot start sh")?;
+    loop {
+        tokio::select! {
+            status = child.wait() => return Ok(exit_code(status?)),
+            stop = signals.next() => pass_on(stop, &child),
+        }
+    }
+}
+
+fn pass_on(stop: Stop, child: &Child) {
+    let signal = match stop {
+        // The terminal has sent it to the command as well.
+        Stop::Interrupt if std::io::stdin().is_terminal() => return,
+        Stop::Interrupt => libc::SIGINT,
+        Stop::Terminate => libc::SIGTERM,
+    };
+    if let Some(pid) = child.id() {
+        // SAFETY: no memory is involved; `id` is none once the child is reaped, so the number is the child's own.
+        unsafe { libc::kill(pid.cast_signed(), signal) };
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
 }

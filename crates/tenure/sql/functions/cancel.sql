@@ -40,7 +40,7 @@ end $$;
 
 -- take_waiting: takes one job out of ready, later or held. Returns the attempts that it has used; null: it does not wait there.
 create or replace function tenure.take_waiting(p_job bigint) returns smallint
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_block bigint := p_job >> 7;
   v_bit integer := (p_job & 127)::integer;

@@ -10,7 +10,7 @@ begin
 end $$;
 
 create or replace function tenure.check_payload(p_payload json) returns void
-language plpgsql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql stable as $$
 declare
   c_payload_bytes constant bigint := 65536;
   c_payload_bytes_max constant bigint := 16777216;
@@ -43,7 +43,15 @@ create or replace function tenure.check_job(p_kind text, p_queue text, p_priorit
 language plpgsql stable as $$
 declare
   c_years constant interval := '10 years';
+  c_delay_ms_max constant bigint := 315576000000;   -- 10 years
+  c_timeout_ms_max constant bigint := 31536000000;  -- one year
 begin
+  -- One expression for what is nearly always the case; what follows only says what is wrong.
+  if octet_length(p_kind) between 1 and 128 and octet_length(p_queue) between 1 and 128 and p_priority between 1 and 4
+     and p_max_attempts between 1 and 1000 and coalesce(p_timeout_ms between 0 and c_timeout_ms_max, true)
+     and coalesce(p_delay_ms between 0 and c_delay_ms_max, true) and (p_run_at is null or p_run_at <= clock_timestamp() + c_years and p_delay_ms is null) then
+    return;
+  end if;
   perform tenure.check_name('kind', p_kind);
   perform tenure.check_name('queue', p_queue);
   if p_priority is null or p_priority not between 1 and 4 then
@@ -52,10 +60,10 @@ begin
   if p_max_attempts is null or p_max_attempts not between 1 and 1000 then
     perform tenure.refuse('TN002', format('max_attempts %s is outside 1-1000', coalesce(p_max_attempts::text, 'null')), 'The default is 5.');
   end if;
-  if p_timeout_ms not between 0 and 31536000000 then
+  if p_timeout_ms not between 0 and c_timeout_ms_max then
     perform tenure.refuse('TN002', format('timeout %s ms is outside 0 and one year', p_timeout_ms), '0 means none; null means the one of the kind.');
   end if;
-  if p_delay_ms not between 0 and 315576000000 then
+  if p_delay_ms not between 0 and c_delay_ms_max then
     perform tenure.refuse('TN002', format('delay %s ms is outside 0 and 10 years', p_delay_ms), 'A delay is not negative.');
   end if;
   if p_run_at > clock_timestamp() + c_years then

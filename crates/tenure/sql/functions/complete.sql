@@ -52,7 +52,7 @@ end $$;
 -- complete_rest: of one lease, completes what the lease still holds. Returns the slots that it does not hold.
 create or replace function tenure.complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[])
 returns bit varying
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_lease tenure.lease;
   v_still bit varying;

@@ -9,7 +9,7 @@ end $$;
 
 -- take_inbox: the same for the rows of any transaction that has ended (maintenance enqueues what was left behind).
 create or replace function tenure.take_inbox(p_txid xid8) returns table (n bigint, job_id bigint)
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
   c_bundle_jobs constant integer := 100;

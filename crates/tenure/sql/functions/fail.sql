@@ -30,7 +30,7 @@ begin
 end $$;
 
 create or replace function tenure.fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   c_delay_ms_max constant bigint := 315576000000;  -- 10 years
   v_now timestamptz := clock_timestamp();

@@ -4,7 +4,7 @@
 -- maintenance keeps up, and is then replaced by bounded ranges and a new endless one.
 -- Locks: access exclusive on job and outcome for milliseconds, given up after 200 ms and tried again at the next run.
 create or replace function tenure.add_partition(p_first bigint, p_end bigint) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_name text := case when p_end is null then 'tail' else p_first::text end;
   v_to text := case when p_end is null then 'maxvalue' else (p_end * 128)::text end;
@@ -16,7 +16,7 @@ end $$;
 
 -- Gives the endless range an end, when jobs were enqueued into it because no maintenance ran for a long time.
 create or replace function tenure.bound_tail(p_first bigint, p_width bigint) returns bigint
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_end bigint;
 begin

@@ -31,7 +31,7 @@ begin
   delete from tenure.worker w where w.dead_at is not null and not exists (select from tenure.lease l where l.worker_id = w.id);
   return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_leases >= p_limit,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
-    'next_ms', (select greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000))::bigint
+    'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
                 from tenure.worker w where w.suspected_at is not null and w.dead_at is null));
 end $$;
 
@@ -52,7 +52,7 @@ $$;
 
 -- The first sighting of each suspect; one that shows itself is a suspect no longer.
 create or replace function tenure.sight_workers() returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 begin
   with seen as materialized (
     select w.id, case when tenure.lock_is_free(w) then 'l' when w.lease_until < clock_timestamp() then 't' end::"char" as by
@@ -67,7 +67,7 @@ end $$;
 
 -- The second sighting. The worker's row is locked and everything is looked at again; its exclusive session lock is the last word on connections.
 create or replace function tenure.declare_dead() returns integer
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_worker tenure.worker;
   v_dead integer := 0;
@@ -95,7 +95,7 @@ end $$;
 -- What is claimed counts as started. A job goes back to the urgent lane at once; from its second lost worker on it is a suspect and runs apart from
 -- others; after three lost workers, or when its attempts are used up, it is buried with that cause.
 create or replace function tenure.rescue_lease(p_lease bigint) returns bigint
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   c_lost_workers_max constant integer := 3;
   c_isolate_after constant integer := 2;
@@ -133,7 +133,7 @@ end $$;
 
 -- rescue_orphans: leases whose worker row is missing altogether (deleted by hand, or lost in a restore). Run now and then.
 create or replace function tenure.rescue_orphans(p_limit integer default 1000) returns bigint
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_jobs bigint := 0;
   v_lease record;

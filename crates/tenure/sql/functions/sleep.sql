@@ -23,7 +23,7 @@ create or replace function tenure.tell(p_worker bigint, p_word text) returns voi
 language sql as $$ select pg_notify('tenure_' || p_worker, p_word) $$;
 
 create or replace function tenure.wake_one(p_queue text) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_worker bigint;
 begin
@@ -35,7 +35,7 @@ end $$;
 
 -- wake_next: a claim that got all it wanted leaves more behind; the next sleeper is told, so that a burst wakes one after another.
 create or replace function tenure.wake_next(p_queue text, p_worker bigint) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_worker bigint;
 begin

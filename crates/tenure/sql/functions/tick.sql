@@ -45,7 +45,7 @@ begin
 end $$;
 
 create or replace function tenure.tick_net() returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql as $$
 declare
   v_txid xid8;
 begin

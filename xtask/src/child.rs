@@ -1,0 +1,90 @@
+//! Programs that the commands run. Ctrl-C and SIGTERM are for them: this process stays, to stop the server afterwards.
+
+use std::ffi::OsStr;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+/// The process to which signals are passed on; 0 when there is none.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+/// The signal that came, or 0.
+static CAUGHT: AtomicI32 = AtomicI32::new(0);
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// It cannot be started, it fails, or a signal came meanwhile.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    catch_signals();
+    stop_if_caught()?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {shown}"))?;
+    CHILD.store(child.id().cast_signed(), Ordering::SeqCst);
+    let status = child.wait();
+    CHILD.store(0, Ordering::SeqCst);
+    stop_if_caught()?;
+    match status? {
+        status if status.success() => Ok(()),
+        status => bail!("{shown}: {status}"),
+    }
+}
+
+/// A call of cargo, as it would be from a shell: `cargo run` sets variables for this process of which some make cargo
+/// build dependencies anew.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_PRIMARY_PACKAGE" {
+            command.env_remove(name);
+        }
+    }
+    command.args(args);
+    command
+}
+
+/// The folder of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    let words: Vec<_> = std::iter::once(program).chain(command.get_args()).map(OsStr::to_string_lossy).collect();
+    words.join(" ")
+}
+
+fn stop_if_caught() -> Result<()> {
+    match CAUGHT.load(Ordering::SeqCst) {
+        0 => Ok(()),
+        signal => bail!("stopped by signal {signal}"),
+    }
+}
+
+fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let handler = if signal == libc::SIGINT && std::io::stdin().is_terminal() { note } else { pass_on };
+        // SAFETY: both handlers only use atomics and kill(2), which may be called in a handler. A program that is
+        // started gets the default action again.
+        unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
+    }
+}
+
+/// Ctrl-C in a terminal: the child has got it as well.
+extern "C" fn note(signal: libc::c_int) {
+    CAUGHT.store(signal, Ordering::SeqCst);
+}
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    CAUGHT.store(signal, Ordering::SeqCst);
+    let child = CHILD.load(Ordering::SeqCst);
+    if child > 0 {
+        // SAFETY: no memory is involved. The child is reaped right before the number is forgotten, and numbers are
+        // not given again within that time.
+        unsafe { libc::kill(child, signal) };
+    }
+}

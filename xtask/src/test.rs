@@ -1,0 +1,91 @@
+//! `cargo xtask test`: every test, on a server of its own per version of PostgreSQL.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tenure_dev::{Binaries, Consent, FETCHED_MAJOR, MAJOR_MIN, Options, Server, find_binaries, obtain_binaries};
+
+use crate::{child, say, setup};
+
+#[derive(clap::Args)]
+pub(crate) struct Test {
+    /// Only this major version of PostgreSQL; may be given more than once [default: 15 or the newest found, and 18]
+    #[arg(long, value_name = "MAJOR")]
+    pg: Vec<u32>,
+
+    /// For the test runner: names of tests, or its options behind --
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    runner: Vec<String>,
+}
+
+/// Runs the examples of the documentation, then the tests on each version.
+pub(crate) fn run(test: &Test) -> Result<()> {
+    let versions = versions(&test.pg)?;
+    let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
+    say(&format!("testing on PostgreSQL {}", names.join(" and ")));
+    for (n, binaries) in versions.iter().enumerate() {
+        run_on(binaries, n == 0 && test.runner.is_empty(), &test.runner)
+            .with_context(|| format!("on PostgreSQL {}", binaries.version))?;
+    }
+    say(&format!("passed on PostgreSQL {}", names.join(" and ")));
+    Ok(())
+}
+
+fn versions(wanted: &[u32]) -> Result<Vec<Binaries>> {
+    if !wanted.is_empty() {
+        return wanted.iter().map(|&major| obtain_binaries(Some(major), Consent::Yes, say)).collect();
+    }
+    let newest = setup::binaries()?;
+    let oldest = find_binaries(Some(MAJOR_MIN)).unwrap_or_else(|_| newest.clone());
+    if oldest.major != MAJOR_MIN {
+        say(&format!("PostgreSQL {MAJOR_MIN} is not here, so the tests run on {}", oldest.version));
+    }
+    let mut versions = vec![oldest];
+    match obtain_binaries(Some(FETCHED_MAJOR), Consent::Yes, say) {
+        Ok(found) if found.major != versions[0].major => versions.push(found),
+        Ok(_) => {}
+        Err(error) => {
+            let reason = format!("{error:#}");
+            let reason = reason.lines().next().unwrap_or_default();
+            say(&format!("the tests do not run on PostgreSQL {FETCHED_MAJOR}: {reason}"));
+        }
+    }
+    Ok(versions)
+}
+
+fn run_on(binaries: &Binaries, documentation: bool, runner: &[String]) -> Result<()> {
+    let options = Options {
+        ephemeral: true,
+        // The tests crash servers, never the machine.
+        durable: false,
+        bin_dir: Some(binaries.dir.clone()),
+        say,
+        ..Options::default()
+    };
+    let server = Server::start(options)?;
+    let on_server = |mut command: Command| {
+        // Servers that tests start themselves are of the same version.
+        command.env("DATABASE_URL", server.url()).env("TENURE_PG_BIN", &binaries.dir).current_dir(child::workspace());
+        child::run(&mut command)
+    };
+    // The examples come first: the runner's summary is what should stand at the end.
+    let done = match documentation {
+        true => on_server(child::cargo(&["test", "--quiet", "--workspace", "--doc"])),
+        false => Ok(()),
+    };
+    let done = done.and_then(|()| on_server(tests(runner)?));
+    // The server is stopped whatever the tests say.
+    let stopped = server.stop();
+    done.and(stopped)
+}
+
+fn tests(runner: &[String]) -> Result<Command> {
+    let nextest = child::cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let mut command = match nextest {
+        Ok(status) if status.success() => child::cargo(&["nextest", "run", "--workspace"]),
+        Ok(_) => child::cargo(&["test", "--workspace", "--tests"]),
+        Err(error) => bail!("cannot start cargo: {error}"),
+    };
+    command.args(runner);
+    Ok(command)
+}

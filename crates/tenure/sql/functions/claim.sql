@@ -7,6 +7,7 @@
 --
 -- Three rules: rows are addressed by primary key; a lease is built from what the delete or the cut returned, never from
 -- what was picked (a picked row may be newer than the snapshot, and the delete then misses it); a queue that is paused is not read.
+-- Ids reach the delete and the cut as values with bounds, not by a join: a plan made while the table was empty would walk the whole lane.
 create or replace function tenure.claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[],
                              p_lanes smallint[], p_after bigint[], p_low boolean)
 returns table (lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint,
@@ -62,14 +63,18 @@ begin
                  least(p.jobs, case v_lane when -1 then 1 else v_want end - (sum(p.jobs) over (order by p.id) - p.jobs))::integer as take
           from picked p),
         gone as (
-          delete from tenure.ready r using sized s
-          where r.queue = p_queues[i] and r.priority = v_lane and r.id = s.id and s.take = s.jobs
+          delete from tenure.ready r
+          where r.queue = p_queues[i] and r.priority = v_lane
+            and r.id >= (select min(p.id) from picked p) and r.id <= (select max(p.id) from picked p)
+            and r.id = any(array(select s.id from sized s where s.take = s.jobs))
           returning r.id, r.kind, r.attempt, r.flags, r.block, r.mask),
+        last as (
+          select s.id, s.mask as whole, tenure.mask_first(s.mask, s.take) as mask from sized s where s.take > 0 and s.take < s.jobs),
         cut as (
-          update tenure.ready r set mask = r.mask & ~ f.mask
-          from sized s cross join lateral (select tenure.mask_first(s.mask, s.take) as mask) f
-          where r.queue = p_queues[i] and r.priority = v_lane and r.id = s.id and s.take > 0 and s.take < s.jobs and r.mask = s.mask
-          returning r.id, r.kind, r.attempt, r.flags, r.block, f.mask),
+          update tenure.ready r set mask = r.mask & ~ c.mask
+          from last c
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id = (select l.id from last l) and r.id = c.id and r.mask = c.whole
+          returning r.id, r.kind, r.attempt, r.flags, r.block, c.mask),
         taken as (
           select g.id, g.kind, g.attempt, g.flags, g.block, g.mask, (row_number() over (partition by g.kind, g.attempt, g.flags order by g.id) - 1) / c_pieces_max as part
           from (select * from gone union all select * from cut) g),

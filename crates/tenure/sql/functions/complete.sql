@@ -4,6 +4,7 @@
 -- Returns only the slots that were not completed now, because the lease no longer has them: ended_by tells whether an earlier,
 -- unanswered report did it, or the lease is lost. No row: all done.
 -- Locks: the lease rows. The lease row is the arbiter: rescue, cancel and a handler's own transaction take it too, one wins.
+-- By primary key alone (worker_id + 0): the index by worker leads over all that this worker ever had and somebody's old snapshot keeps.
 -- A lease row that a handler's open transaction holds is not waited for longer than a second (55P03: report the others first).
 create or replace function tenure.complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[],
                                      p_result_jobs bigint[], p_results json[])
@@ -20,12 +21,12 @@ begin
       select d.id, d.strip from unnest(p_leases, p_strips) as d(id, strip)),
     gone as (
       delete from tenure.lease l using done d
-      where l.id = d.id and l.worker_id = p_worker and l.strip = d.strip
+      where l.id = any(p_leases) and l.id = d.id and l.worker_id + 0 = p_worker and l.strip = d.strip
       returning l.id, l.attempt, l.leased_at, l.blocks, d.strip),
     cut as (
       update tenure.lease l set strip = l.strip & ~ d.strip
       from done d
-      where l.id = d.id and l.worker_id = p_worker and length(l.strip) = length(d.strip) and l.strip <> d.strip
+      where l.id = any(p_leases) and l.id = d.id and l.worker_id + 0 = p_worker and l.strip <> d.strip
         and case when length(l.strip) = length(d.strip) then l.strip & d.strip = d.strip end
       returning l.id, l.attempt, l.leased_at, l.blocks, d.strip),
     ended as (

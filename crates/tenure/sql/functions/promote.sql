@@ -16,7 +16,8 @@ begin
     where t.due_at <= clock_timestamp() and t.due_at > coalesce(clock_timestamp() - p_since, '-infinity')
     order by t.due_at, t.id limit p_limit for update skip locked),
   taken as (
-    delete from tenure.later t using due d where t.block = d.block and t.id = d.id
+    delete from tenure.later t using due d
+    where t.block = any(array(select x.block from due x)) and t.block = d.block and t.id = d.id
     returning t.block, t.mask, t.queue, t.priority, t.kind, t.attempt, t.flags),
   -- Jobs of one block that come back together share a row again.
   merged as (

@@ -16,7 +16,7 @@ language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
-  c_pieces_max constant integer := 32;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
+  c_pieces_max constant integer := 64;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
   v_now timestamptz := clock_timestamp();
   v_xmin text := pg_snapshot_xmin(pg_current_snapshot())::text;
   v_paused text[];

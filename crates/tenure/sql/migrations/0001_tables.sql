@@ -116,9 +116,9 @@ create table tenure.lease (
   attempt   smallint not null constraint lease_attempt_is_positive check (attempt > 0),  -- the attempt that runs
   flags     smallint not null,
   leased_at timestamptz not null,
-  blocks    bigint[] not null,       -- the pieces, at most 32
+  blocks    bigint[] not null,       -- the pieces, at most 64
   strip     bit varying not null,    -- the jobs not yet ended: 128 bits a piece, in the order of blocks
-  constraint lease_has_jobs check (cardinality(blocks) between 1 and 32 and length(strip) = cardinality(blocks) * 128 and bit_count(strip) > 0)
+  constraint lease_has_jobs check (cardinality(blocks) between 1 and 64 and length(strip) = cardinality(blocks) * 128 and bit_count(strip) > 0)
 ) with (fillfactor = 70);
 create index lease_worker on tenure.lease (worker_id);
 

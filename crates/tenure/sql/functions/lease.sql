@@ -55,3 +55,14 @@ begin
     from unnest(p_leases, p_jobs) with ordinality as q(lease, job, o)
     order by q.o;
 end $$;
+
+-- leases_of: all that the database says this worker holds. A worker asks after it reconnected: a claim whose answer was lost
+-- left leases that it does not know of, and that its heartbeats would keep for ever; it releases them.
+create or replace function tenure.leases_of(p_worker bigint, p_token uuid) returns table (lease_id bigint, strip bit varying)
+language plpgsql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  return query
+    select l.id, l.strip from tenure.lease l
+    where l.worker_id = p_worker and exists (select from tenure.worker w where w.id = p_worker and w.token = p_token)
+    order by l.id;
+end $$;

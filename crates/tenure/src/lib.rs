@@ -7,4 +7,7 @@ pub mod model;
 mod store;
 
 pub use error::{Error, ErrorCode};
-pub use model::{Cause, Fail, Jitter, JobId, Mask, RawJson, RetryPolicy, Verdict, classify, lifecycle, limits};
+pub use model::{
+    Cause, Enqueue, Fail, Jitter, Job, JobId, JobOptions, Mask, RawJson, RetryPolicy, Verdict, classify, lifecycle,
+    limits,
+};

@@ -36,6 +36,8 @@ pub const ATTEMPTS_MAX: i16 = 1_000;
 
 /// Time a handler may take when none is named. Zero means no limit.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
+/// A timeout, at most.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(31_536_000);
 /// A delay before the first run, before a retry or of a snooze: at most ten years (of 365.25 days).
 pub const DELAY_MAX: Duration = Duration::from_secs(315_576_000);
 

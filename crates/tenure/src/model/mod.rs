@@ -3,6 +3,7 @@
 pub mod classify;
 mod fail;
 mod id;
+mod job;
 pub mod lifecycle;
 pub mod limits;
 mod mask;
@@ -13,6 +14,8 @@ mod stored_text;
 
 pub use fail::{Cause, Fail, Verdict};
 pub use id::JobId;
+pub use job::{Enqueue, Job, JobOptions};
+pub(crate) use job::{Start, check_payload, micros, millis_up};
 pub use mask::Mask;
 pub use raw_json::RawJson;
 pub use retry::{Jitter, RetryPolicy};

@@ -3,9 +3,12 @@
 //! Every statement is a constant beside the verbs it belongs to; its text says `tenure.` for the schema, which is put
 //! in its place once per process ([`Texts`]).
 
+pub(crate) mod address;
 mod failure;
+pub(crate) mod migrate;
 mod session;
 mod statement;
+mod template;
 #[cfg(feature = "tls")]
 mod tls;
 

@@ -17,6 +17,7 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, Socket};
 
+use super::address;
 use super::failure::{Loss, StoreError};
 use super::statement::{Statement, Texts};
 
@@ -43,12 +44,10 @@ pub(crate) struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// `url` is a connection string of either form (`postgres://…` or `host=… dbname=…`).
+    /// `url` is a connection string of either form (`postgres://…` or `host=… dbname=…`), completed by PGHOST and so on.
     /// `sslmode` may also be `verify-full`: the server's certificate must be good for its name.
     pub(crate) fn new(url: &str, texts: Arc<Texts>, application_name: &str) -> Result<SessionOptions, StoreError> {
-        let verify_tls = ["sslmode=verify-full", "sslmode=verify-ca"].iter().any(|mode| url.contains(mode));
-        let url = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
-        let mut config: Config = url.parse()?;
+        let (mut config, verify_tls) = address::read(url)?;
         if config.get_application_name().is_none() {
             config.application_name(application_name);
         }

@@ -1,0 +1,132 @@
+//! Where the database is: a connection string, completed from the environment as libpq does it.
+
+use std::path::Path;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+use super::failure::StoreError;
+
+/// Reads a connection string of either form (`postgres://…` or `host=… dbname=…`); what it leaves open comes from
+/// PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGSSLMODE. The second value: check the server's certificate.
+pub(super) fn read(text: &str) -> Result<(Config, bool), StoreError> {
+    read_with(text, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+fn read_with(text: &str, environment: impl Fn(&str) -> Option<String>) -> Result<(Config, bool), StoreError> {
+    let from_environment = || environment("PGSSLMODE").filter(|_| !text.contains("sslmode="));
+    let verify = ["verify-full", "verify-ca"]
+        .iter()
+        .any(|mode| text.contains(&format!("sslmode={mode}")) || from_environment().as_deref() == Some(*mode));
+    let mut config: Config = plain_modes(text).parse()?;
+    if let Some(mode) = from_environment() {
+        config.ssl_mode(ssl_mode(&mode)?);
+    }
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        config.host(environment("PGHOST").unwrap_or_else(default_host));
+    }
+    if let (true, Some(port)) = (config.get_ports().is_empty(), environment("PGPORT")) {
+        config.port(port.parse().map_err(|_| StoreError::Protocol(format!("PGPORT={port:?} is not a port")))?);
+    }
+    if let (None, Some(user)) = (config.get_user(), environment("PGUSER")) {
+        config.user(user);
+    }
+    if let (None, Some(password)) = (config.get_password(), environment("PGPASSWORD")) {
+        config.password(password);
+    }
+    if let (None, Some(name)) = (config.get_dbname(), environment("PGDATABASE")) {
+        config.dbname(name);
+    }
+    Ok((config, verify))
+}
+
+/// The modes that tokio-postgres knows, for those that it does not.
+fn plain_modes(text: &str) -> String {
+    text.replace("sslmode=verify-full", "sslmode=require")
+        .replace("sslmode=verify-ca", "sslmode=require")
+        .replace("sslmode=allow", "sslmode=prefer")
+}
+
+fn ssl_mode(name: &str) -> Result<SslMode, StoreError> {
+    match name {
+        "disable" => Ok(SslMode::Disable),
+        "allow" | "prefer" => Ok(SslMode::Prefer),
+        "require" | "verify-ca" | "verify-full" => Ok(SslMode::Require),
+        _ => Err(StoreError::Protocol(format!(
+            "PGSSLMODE={name:?} is unknown: use disable, prefer, require or verify-full"
+        ))),
+    }
+}
+
+/// The socket of a local server when its usual folder exists, as libpq on Debian; otherwise TCP.
+fn default_host() -> String {
+    const SOCKETS: &str = "/var/run/postgresql";
+    if Path::new(SOCKETS).is_dir() { SOCKETS.to_owned() } else { "localhost".to_owned() }
+}
+
+/// The address for messages: `user@host:port/database`, never the password.
+pub(crate) fn shown(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => name.clone(),
+        #[cfg(unix)]
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => config.get_hostaddrs().first().map(ToString::to_string).unwrap_or_default(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let user = config.get_user().map(|user| format!("{user}@")).unwrap_or_default();
+    let name = config.get_dbname().map(|name| format!("/{name}")).unwrap_or_default();
+    format!("{user}{host}:{port}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(name: &str) -> Option<String> {
+        let value = match name {
+            "PGHOST" => "db.internal",
+            "PGPORT" => "6432",
+            "PGUSER" => "app",
+            "PGPASSWORD" => "secret",
+            "PGDATABASE" => "shop",
+            "PGSSLMODE" => "verify-full",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    }
+
+    #[test]
+    fn the_environment_fills_what_the_string_leaves_open() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(shown(&read_with(text, environment).unwrap().0), expected, "{text}");
+        };
+        check("", "app@db.internal:6432/shop");
+        check("postgres://me@other:1234/x", "me@other:1234/x");
+        check("postgres://other", "app@other:6432/shop");
+        check("host=/tmp dbname=x", "app@/tmp:6432/x");
+    }
+
+    #[test]
+    fn every_sslmode_has_a_meaning() {
+        let check = |text: &str, mode: SslMode, verify: bool| {
+            let (config, verifies) = read_with(text, |_| None).unwrap();
+            assert_eq!((config.get_ssl_mode(), verifies), (mode, verify), "{text}");
+        };
+        check("postgres://h/d", SslMode::Prefer, false);
+        check("postgres://h/d?sslmode=allow", SslMode::Prefer, false);
+        check("postgres://h/d?sslmode=disable", SslMode::Disable, false);
+        check("postgres://h/d?sslmode=require", SslMode::Require, false);
+        check("host=h sslmode=verify-full", SslMode::Require, true);
+        let (config, verifies) = read_with("host=h", environment).unwrap();
+        assert_eq!((config.get_ssl_mode(), verifies), (SslMode::Require, true));
+        assert!(!read_with("host=h sslmode=disable", environment).unwrap().1);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in ["postgres://h:port/d", "host=h port=x", "postgres://h/d?colour=red", "sslmode=maybe host=h"] {
+            assert!(read_with(bad, |_| None).is_err(), "{bad}");
+        }
+        assert!(read_with("", |name| (name == "PGPORT").then(|| "x".to_owned())).is_err());
+    }
+}

@@ -17,6 +17,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Dev(cmd::dev::Dev),
+    Migrate(cmd::migrate::Migrate),
     #[command(hide = true)]
     DemoModelServer(cmd::demo::DemoModelServer),
 }

@@ -28,11 +28,26 @@ impl Failure {
     /// Prints the message to stderr and gives the exit code.
     pub fn report(self) -> ExitCode {
         let (message, code) = match self {
-            Failure::Failed(error) => (format!("{error:#}"), 1),
+            Failure::Failed(error) => describe(&error),
             Failure::Usage(message) => (message, 2),
             Failure::NotFound(message) => (message, 3),
         };
         eprintln!("tenure: {message}");
         ExitCode::from(code)
     }
+}
+
+/// What the library refused as wrong or missing was typed wrongly here. The way out goes on a line of its own.
+fn describe(error: &anyhow::Error) -> (String, u8) {
+    let Some(known) = error.downcast_ref::<tenure::Error>() else { return (format!("{error:#}"), 1) };
+    let code = match known.code() {
+        tenure::ErrorCode::BadInput => 2,
+        tenure::ErrorCode::NotFound => 3,
+        _ => 1,
+    };
+    let message = match known.help() {
+        Some(help) => format!("{}\n        {help}", known.message()),
+        None => known.message().to_owned(),
+    };
+    (message, code)
 }

@@ -2,8 +2,11 @@
 
 mod args;
 mod cmd;
+mod connection;
 mod demo;
 mod exit;
+#[allow(dead_code)]
+mod output;
 mod signals;
 
 use std::process::ExitCode;

@@ -2,6 +2,7 @@
 
 pub mod demo;
 pub mod dev;
+pub mod migrate;
 
 use crate::args::{Args, Command};
 use crate::exit::Outcome;
@@ -10,6 +11,7 @@ use crate::exit::Outcome;
 pub async fn run(args: Args) -> Outcome {
     match args.command {
         Command::Dev(dev) => dev::run(dev).await,
+        Command::Migrate(migrate) => migrate::run(migrate).await,
         Command::DemoModelServer(args) => demo::model_server(args).await,
     }
 }

@@ -77,5 +77,12 @@ pub const ENQUEUE_CHUNK_BYTES: usize = 32 * 1024 * 1024;
 /// Rows of one page of a list.
 pub const LIST_MAX: usize = 1_000;
 
+/// Connections of a client.
+pub const POOL_SIZE_DEFAULT: usize = 4;
+/// Connections of a client, at most.
+pub const POOL_SIZE_MAX: usize = 1_000;
+/// How long a client's call waits for a free connection.
+pub const POOL_WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
 /// The oldest server that is supported, as in `server_version_num` divided by 10,000.
 pub const SERVER_MAJOR_MIN: i32 = 15;

@@ -102,7 +102,7 @@ mod tests {
         };
         check("", "app@db.internal:6432/shop");
         check("postgres://me@other:1234/x", "me@other:1234/x");
-        check("postgres://other", "app@other:6432/shop");
+        check("postgres://other", "app@other:5432/shop"); // a URL that names a host means its usual port
         check("host=/tmp dbname=x", "app@/tmp:6432/x");
     }
 

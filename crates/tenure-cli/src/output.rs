@@ -1,0 +1,117 @@
+//! What goes to stdout: lines, tables, JSON.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, SystemTime};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// One line.
+pub fn line(text: &str) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+/// A text that ends with its own newline.
+pub fn text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// One JSON value: indented for a terminal, on one line for a program.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = match io::stdout().is_terminal() {
+        true => serde_json::to_string_pretty(value)?,
+        false => serde_json::to_string(value)?,
+    };
+    Ok(line(&text)?)
+}
+
+/// Rows under a header; or the words for "none", on stderr.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>, none: &str) -> io::Result<()> {
+    if rows.is_empty() {
+        eprintln!("{none}");
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    let padded = table.to_string();
+    padded.lines().try_for_each(|row| line(row.trim()))
+}
+
+/// Names and values, one a line.
+pub fn facts(facts: &[(&str, String)]) -> io::Result<()> {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    facts.iter().filter(|(_, value)| !value.is_empty()).try_for_each(|(name, value)| {
+        let indented = value.replace('\n', &format!("\n{:width$}  ", ""));
+        line(&format!("{name:width$}  {indented}"))
+    })
+}
+
+/// An instant in RFC 3339, UTC, to the millisecond.
+pub fn instant(at: SystemTime) -> String {
+    match jiff::Timestamp::try_from(at) {
+        Ok(at) => format!("{at:.3}"),
+        Err(_) => "out of range".to_owned(),
+    }
+}
+
+/// An instant, or nothing.
+pub fn instant_or_empty(at: Option<SystemTime>) -> String {
+    at.map(instant).unwrap_or_default()
+}
+
+/// How long ago, or in how long, in its two largest units: `3m 20s ago`, `in 2h 5m`.
+pub fn relative(at: SystemTime, now: SystemTime) -> String {
+    match now.duration_since(at) {
+        Ok(past) => format!("{} ago", rough(past)),
+        Err(future) => format!("in {}", rough(future.duration())),
+    }
+}
+
+/// A duration in its two largest units.
+pub fn rough(duration: Duration) -> String {
+    let s = duration.as_secs();
+    match s {
+        0..60 => format!("{s}s"),
+        60..3_600 => format!("{}m {}s", s / 60, s % 60),
+        3_600..86_400 => format!("{}h {}m", s / 3_600, s % 3_600 / 60),
+        _ => format!("{}d {}h", s / 86_400, s % 86_400 / 3_600),
+    }
+}
+
+/// The start of a text, on one line.
+pub fn start_of(text: &str, chars_max: usize) -> String {
+    let mut start: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        start.push('…');
+    }
+    start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short_and_readable() {
+        let check = |s: u64, expected: &str| assert_eq!(rough(Duration::from_secs(s)), expected);
+        check(7, "7s");
+        check(200, "3m 20s");
+        check(7_500, "2h 5m");
+        check(90_000, "1d 1h");
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        assert_eq!(relative(now - Duration::from_secs(5), now), "5s ago");
+        assert_eq!(relative(now + Duration::from_secs(65), now), "in 1m 5s");
+        assert_eq!(instant(now), "1970-01-12T13:46:40.000Z");
+    }
+
+    #[test]
+    fn long_texts_are_cut_on_one_line() {
+        assert_eq!(start_of("a\nb", 10), "a b");
+        assert_eq!(start_of("äöü", 2), "äö…");
+    }
+}

@@ -7,6 +7,7 @@ pub mod model;
 #[allow(dead_code, unused_imports)]
 mod store;
 
+pub use client::executor::Executor;
 pub use client::{Client, ClientBuilder, MigrateOptions, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{

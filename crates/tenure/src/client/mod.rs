@@ -1,5 +1,8 @@
 //! The verbs of an application: enqueue, look, wait, cancel, pause, requeue, migrate.
 
+mod bulk;
+pub(crate) mod enqueue;
+pub(crate) mod executor;
 mod pool;
 
 use std::sync::Arc;

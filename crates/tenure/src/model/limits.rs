@@ -74,6 +74,8 @@ pub const BLOCK_JOBS: usize = 128;
 pub const ENQUEUE_CHUNK: usize = 10_000;
 /// Bytes of payload sent in one statement by the array form of bulk enqueue: far below the protocol's 1 GiB.
 pub const ENQUEUE_CHUNK_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes that COPY sends at a time, about.
+pub const COPY_PIECE_BYTES: usize = 64 * 1024;
 /// Rows of one page of a list.
 pub const LIST_MAX: usize = 1_000;
 

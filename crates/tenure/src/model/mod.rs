@@ -15,7 +15,8 @@ mod stored_text;
 pub use fail::{Cause, Fail, Verdict};
 pub use id::JobId;
 pub use job::{Enqueue, Job, JobOptions};
-pub(crate) use job::{Start, check_payload, micros, millis_up};
+#[allow(unused_imports)]
+pub(crate) use job::{Start, check_payload, millis_up};
 pub use mask::Mask;
 pub use raw_json::RawJson;
 pub use retry::{Jitter, RetryPolicy};

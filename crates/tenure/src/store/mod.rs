@@ -4,6 +4,7 @@
 //! in its place once per process ([`Texts`]).
 
 pub(crate) mod address;
+pub(crate) mod enqueue;
 mod failure;
 pub(crate) mod migrate;
 mod session;

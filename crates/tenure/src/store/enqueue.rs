@@ -1,0 +1,44 @@
+//! Statements that put jobs in. Their parameters are text and bigint only, so that every client library sends them alike.
+//! A statement's name completes "cannot …" in messages.
+
+use tokio_postgres::types::Type;
+
+use super::statement::Statement;
+
+pub(crate) const ENQUEUE: Statement = Statement {
+    name: "enqueue the job",
+    sql: "select tenure.enqueue($1::text, $2::text::json, $3::text, $4::bigint::smallint, \
+          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::smallint, $8::bigint)",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8],
+};
+
+pub(crate) const ENQUEUE_MANY: Statement = Statement {
+    name: "enqueue the jobs",
+    sql: "select id from tenure.enqueue_many($1::text, $2::text[]::json[], $3::text, $4::bigint::smallint, \
+          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::smallint, $8::bigint) as id",
+    params: &[Type::TEXT, Type::TEXT_ARRAY, Type::TEXT, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8],
+};
+
+/// COPY in its text form; `run_at` is the text of a timestamptz.
+pub(crate) const COPY_INBOX: Statement = Statement {
+    name: "copy the jobs",
+    sql: "copy tenure.inbox (kind, payload, queue, priority, run_at, max_attempts, timeout_ms) from stdin",
+    params: &[],
+};
+
+pub(crate) const ENQUEUE_INBOX: Statement =
+    Statement { name: "enqueue the copied jobs", sql: "select id from tenure.enqueue_inbox() as id", params: &[] };
+
+/// Microseconds since 1970 by the database's clock.
+pub(crate) const NOW_MICROS: Statement = Statement {
+    name: "read the database's clock",
+    sql: "select (extract(epoch from clock_timestamp()) * 1000000)::bigint",
+    params: &[],
+};
+
+/// Raises TN001 when the lease is lost, so that the caller's transaction cannot commit.
+pub(crate) const COMPLETE: Statement = Statement {
+    name: "complete the job",
+    sql: "select 1::bigint from tenure.complete($1::bigint, $2::bigint, $3::text::json)",
+    params: &[Type::INT8, Type::INT8, Type::TEXT],
+};

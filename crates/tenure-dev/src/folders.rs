@@ -88,6 +88,7 @@ pub(crate) fn make(folder: &Path) -> Result<()> {
 
 /// Says early and clearly that a folder cannot be written.
 pub(crate) fn writable(folder: &Path) -> Result<()> {
+    ensure!(folder.is_dir(), "{} is not a folder; choose another one with --data-dir", folder.display());
     let path = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(folder.as_os_str()))?;
     // SAFETY: a valid C string goes in and nothing is kept.
     if unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } != 0 {

@@ -25,3 +25,5 @@ grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.w
 
 grant execute on function tenure.cancel, tenure.requeue, tenure.discard, tenure.pause, tenure.resume, tenure.rescue, tenure.promote, tenure.tick to tenure_admin;
 grant execute on function tenure.cancel to tenure_producer;
+-- Waiting for the end of a job says why it died.
+grant select on tenure.dead_letter to tenure_producer;

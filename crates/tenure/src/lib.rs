@@ -7,7 +7,11 @@ pub mod model;
 #[allow(dead_code, unused_imports)]
 mod store;
 
+pub use client::dead::{DeadFilter, DeadLetter};
 pub use client::executor::Executor;
+pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
+pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
+pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{

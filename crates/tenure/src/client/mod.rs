@@ -1,9 +1,13 @@
 //! The verbs of an application: enqueue, look, wait, cancel, pause, requeue, migrate.
 
 mod bulk;
+pub(crate) mod dead;
 pub(crate) mod enqueue;
 pub(crate) mod executor;
+pub(crate) mod jobs;
 mod pool;
+pub(crate) mod queues;
+pub(crate) mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;

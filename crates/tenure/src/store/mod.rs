@@ -6,6 +6,7 @@
 pub(crate) mod address;
 pub(crate) mod enqueue;
 mod failure;
+pub(crate) mod jobs;
 pub(crate) mod migrate;
 mod session;
 mod statement;

@@ -1,0 +1,186 @@
+//! Queues, workers and the server.
+
+use std::time::SystemTime;
+
+use super::Client;
+use super::jobs::column;
+use crate::model::limits::LIST_MAX;
+use crate::model::names;
+use crate::store::jobs::{PAUSE, QUEUES, RESUME, SERVER, WORKERS};
+use crate::store::migrate::latest;
+use crate::{Error, ErrorCode};
+
+/// A queue and what stands in it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QueueInfo {
+    /// Its name.
+    pub queue: String,
+    /// Jobs that can be claimed now.
+    pub available: i64,
+    /// Jobs that wait for their time: scheduled, retrying and snoozed.
+    pub scheduled: i64,
+    /// Jobs that workers hold.
+    pub running: i64,
+    /// Jobs that wait for something else.
+    pub held: i64,
+    /// Dead letters that were not requeued.
+    pub dead: i64,
+    /// Since when the oldest available job could have run.
+    pub oldest_due_at: Option<SystemTime>,
+    /// Since when it is paused.
+    pub paused_at: Option<SystemTime>,
+    /// Who paused it.
+    pub paused_by: Option<String>,
+    /// Why it is paused.
+    pub pause_reason: Option<String>,
+}
+
+/// A worker as it registered.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct WorkerInfo {
+    /// Its number, new at every start.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// The machine it runs on.
+    pub host: String,
+    /// Its process there.
+    pub pid: i32,
+    /// Its version of tenure.
+    pub version: String,
+    /// The queues it takes from.
+    pub queues: Vec<String>,
+    /// The kinds it has handlers for.
+    pub kinds: Vec<String>,
+    /// When it registered.
+    pub started_at: SystemTime,
+    /// When it was last heard of.
+    pub seen_at: SystemTime,
+    /// Until when its leases hold.
+    pub lease_until: SystemTime,
+    /// Does it hold the lock by which a death is noticed at once?
+    pub has_lock: bool,
+    /// `alive`, `suspected` or `dead`.
+    pub state: String,
+    /// Jobs that it holds.
+    pub running: i64,
+}
+
+/// The server and the schema.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// PostgreSQL's version.
+    pub version: String,
+    /// The database's name.
+    pub database: String,
+    /// Its clock.
+    pub now: SystemTime,
+    /// The schema's version.
+    pub schema_version: i32,
+    /// The schema version that this program knows.
+    pub schema_version_known: i32,
+}
+
+impl Client {
+    /// All queues that hold something or were ever paused, by name.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn queues(&self) -> Result<Vec<QueueInfo>, Error> {
+        let session = self.session().await?;
+        let rows = session.query(&QUEUES, &[]).await.map_err(|e| Error::store(QUEUES.name, e))?;
+        let read = |row: &tokio_postgres::Row| {
+            Ok(QueueInfo {
+                queue: column(row, 0)?,
+                available: column(row, 1)?,
+                scheduled: column(row, 2)?,
+                running: column(row, 3)?,
+                held: column(row, 4)?,
+                dead: column(row, 5)?,
+                oldest_due_at: column(row, 6)?,
+                paused_at: column(row, 7)?,
+                paused_by: column(row, 8)?,
+                pause_reason: column(row, 9)?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// Pauses a queue: running jobs finish, nothing more is claimed from it. True: it was not paused before.
+    /// `by` is the database's user when not given.
+    ///
+    /// # Errors
+    /// `BadInput`: the name.
+    pub async fn pause(&self, queue: &str, by: Option<&str>, reason: Option<&str>) -> Result<bool, Error> {
+        names::check_queue(queue)?;
+        for text in [by, reason].into_iter().flatten().filter(|text| text.contains('\0')) {
+            return Err(Error::bad_input(format!("{text:?} contains the character NUL"), "leave it out"));
+        }
+        let session = self.session().await?;
+        let row = session.query_opt(&PAUSE, &[&queue, &by, &reason]).await.map_err(|e| Error::store(PAUSE.name, e))?;
+        row.map_or(Ok(false), |row| column(&row, 0))
+    }
+
+    /// Resumes a paused queue. True: it was paused.
+    ///
+    /// # Errors
+    /// `BadInput`: the name.
+    pub async fn resume(&self, queue: &str) -> Result<bool, Error> {
+        names::check_queue(queue)?;
+        let session = self.session().await?;
+        let row = session.query_opt(&RESUME, &[&queue]).await.map_err(|e| Error::store(RESUME.name, e))?;
+        row.map_or(Ok(false), |row| column(&row, 0))
+    }
+
+    /// The registered workers, at most 1,000, oldest first.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn workers(&self) -> Result<Vec<WorkerInfo>, Error> {
+        let session = self.session().await?;
+        let rows = session.query(&WORKERS, &[&(LIST_MAX as i64)]).await.map_err(|e| Error::store(WORKERS.name, e))?;
+        let read = |row: &tokio_postgres::Row| {
+            Ok(WorkerInfo {
+                id: column(row, 0)?,
+                name: column(row, 1)?,
+                host: column(row, 2)?,
+                pid: column(row, 3)?,
+                version: column(row, 4)?,
+                queues: column(row, 5)?,
+                kinds: column(row, 6)?,
+                started_at: column(row, 7)?,
+                seen_at: column(row, 8)?,
+                lease_until: column(row, 9)?,
+                has_lock: column(row, 10)?,
+                state: column(row, 11)?,
+                running: column(row, 12)?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// The server and the version of the schema.
+    ///
+    /// # Errors
+    /// `Schema`: there is no such schema.
+    pub async fn server(&self) -> Result<ServerInfo, Error> {
+        let session = self.session().await?;
+        let row = session.query_opt(&SERVER, &[]).await.map_err(|e| Error::store(SERVER.name, e))?;
+        let row = row.ok_or_else(|| Error::new(ErrorCode::Internal, "the server said nothing of itself"))?;
+        Ok(ServerInfo {
+            version: column(&row, 0)?,
+            database: column(&row, 1)?,
+            now: column(&row, 2)?,
+            schema_version: column(&row, 3)?,
+            schema_version_known: latest(),
+        })
+    }
+
+    /// The database's clock.
+    pub(super) async fn now(&self) -> Result<SystemTime, Error> {
+        Ok(self.server().await?.now)
+    }
+}

@@ -1,0 +1,143 @@
+//! Statements that look at jobs, queues, dead letters and workers, and the operator's verbs on them.
+
+use tokio_postgres::types::Type;
+
+use super::statement::Statement;
+
+macro_rules! job_columns {
+    () => {
+        "j.id, j.kind, j.queue, j.status, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.started_at, \
+         j.finished_at, j.updated_at, j.worker, j.last_error, j.payload, j.result, j.progress, j.timeout_ms, \
+         j.idempotency_key, j.origin_id, j.replaces_id, j.replaced_by"
+    };
+}
+
+pub(crate) const GET_JOB: Statement = Statement {
+    name: "look at the job",
+    sql: concat!("select ", job_columns!(), " from tenure.jobs j where j.id = $1"),
+    params: &[Type::INT8],
+};
+
+/// Status, queue and kind (null: any), below this id (null: from the newest), how many.
+pub(crate) const LIST_JOBS: Statement = Statement {
+    name: "list jobs",
+    sql: concat!(
+        "select ",
+        job_columns!(),
+        " from tenure.jobs j where ($1 is null or j.status = $1) and ($2 is null or j.queue = $2) \
+         and ($3 is null or j.kind = $3) and ($4 is null or j.id < $4) order by j.id desc limit $5"
+    ),
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+};
+
+pub(crate) const END_OF_JOB: Statement = Statement {
+    name: "look for the end of the job",
+    sql: "select j.status, j.result, j.last_error, j.replaced_by, d.cause \
+          from tenure.jobs j left join tenure.dead_letter d on d.job_id = j.id where j.id = $1",
+    params: &[Type::INT8],
+};
+
+pub(crate) const ATTEMPT_ERRORS: Statement = Statement {
+    name: "list the failed attempts",
+    sql: "select e.attempt, e.cause, e.message, e.details, coalesce(e.worker_name, e.worker_id::text), e.started_at, e.failed_at \
+          from tenure.attempt_error e where e.job_id = $1 order by e.attempt, e.lease_id limit $2",
+    params: &[Type::INT8, Type::INT8],
+};
+
+pub(crate) const CANCEL: Statement =
+    Statement { name: "cancel the job", sql: "select tenure.cancel($1)", params: &[Type::INT8] };
+
+pub(crate) const REQUEUE: Statement =
+    Statement { name: "requeue the job", sql: "select tenure.requeue($1, $2)", params: &[Type::INT8, Type::JSON] };
+
+pub(crate) const DISCARD: Statement =
+    Statement { name: "discard the dead letter", sql: "select tenure.discard($1)", params: &[Type::INT8] };
+
+macro_rules! dead_filter {
+    () => {
+        " from tenure.dead_letter d left join tenure.replacement x on x.job_id = d.job_id \
+         where x.job_id is null and ($1 is null or d.queue = $1) and ($2 is null or d.kind = $2) \
+         and ($3 is null or d.cause = $3) and ($4 is null or d.died_at < $4)"
+    };
+}
+
+macro_rules! dead_columns {
+    () => {
+        "d.job_id, d.kind, d.queue, d.priority, d.attempt, d.max_attempts, d.created_at, d.started_at, d.died_at, d.cause, \
+         d.message, d.errors, d.payload, d.idempotency_key, d.origin_id, d.replaces_id, x.new_id"
+    };
+}
+
+/// Queue, kind and cause (null: any), died before (null: now), after this instant and id, how many. Oldest first.
+pub(crate) const LIST_DEAD: Statement = Statement {
+    name: "list dead letters",
+    sql: concat!(
+        "select ",
+        dead_columns!(),
+        dead_filter!(),
+        " and ($5 is null or (d.died_at, d.job_id) > ($5, $6)) order by d.died_at, d.job_id limit $7"
+    ),
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::INT8, Type::INT8],
+};
+
+pub(crate) const GET_DEAD: Statement = Statement {
+    name: "look at the dead letter",
+    sql: concat!(
+        "select ",
+        dead_columns!(),
+        " from tenure.dead_letter d left join tenure.replacement x on x.job_id = d.job_id where d.job_id = $1"
+    ),
+    params: &[Type::INT8],
+};
+
+/// As [`LIST_DEAD`] without the page; each row: the old id and the new one.
+pub(crate) const REQUEUE_DEAD: Statement = Statement {
+    name: "requeue dead letters",
+    sql: concat!(
+        "select d.job_id, tenure.requeue(d.job_id) from (select d.job_id",
+        dead_filter!(),
+        " order by d.died_at, d.job_id limit $5) d"
+    ),
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::INT8],
+};
+
+/// Each row: the id, and whether it was still there.
+pub(crate) const DISCARD_DEAD: Statement = Statement {
+    name: "discard dead letters",
+    sql: concat!(
+        "select d.job_id, tenure.discard(d.job_id) from (select d.job_id",
+        dead_filter!(),
+        " order by d.died_at, d.job_id limit $5) d"
+    ),
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::INT8],
+};
+
+pub(crate) const QUEUES: Statement = Statement {
+    name: "list queues",
+    sql: "select q.queue, q.available, q.scheduled, q.running, q.held, q.dead, q.oldest_due_at, q.paused_at, q.paused_by, \
+          q.pause_reason from tenure.queue_stats() q order by q.queue",
+    params: &[],
+};
+
+pub(crate) const PAUSE: Statement = Statement {
+    name: "pause the queue",
+    sql: "select tenure.pause($1, $2, $3)",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
+};
+
+pub(crate) const RESUME: Statement =
+    Statement { name: "resume the queue", sql: "select tenure.resume($1)", params: &[Type::TEXT] };
+
+pub(crate) const WORKERS: Statement = Statement {
+    name: "list workers",
+    sql: "select w.id, w.name, w.host, w.pid, w.version, w.queues, w.kinds, w.started_at, w.seen_at, w.lease_until, w.has_lock, \
+          w.state, w.running::bigint from tenure.worker_list w order by w.id limit $1",
+    params: &[Type::INT8],
+};
+
+pub(crate) const SERVER: Statement = Statement {
+    name: "look at the server",
+    sql: "select current_setting('server_version'), current_database(), clock_timestamp(), \
+          (select coalesce(max(m.version), 0) from tenure.migration m)",
+    params: &[],
+};

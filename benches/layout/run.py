@@ -12,6 +12,7 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -44,6 +45,17 @@ class Server:
     def __init__(self, url, folder):
         self.url = url
         self.folder = folder
+        self.postmaster = self.find_postmaster()
+
+    def find_postmaster(self):
+        path = os.path.join(self.folder, "psql") if self.folder else "psql"
+        query = "select split_part(pg_read_file('postmaster.pid'), chr(10), 1)"
+        done = subprocess.run([path, "-XqAtc", query, self.url], capture_output=True, text=True)
+        try:
+            with open(f"/proc/{int(done.stdout)}/comm") as name:
+                return int(done.stdout) if name.read().startswith("postgres") else None
+        except (ValueError, OSError):
+            return None
 
     def command(self, tool, arguments, commit="on"):
         environment = dict(os.environ)
@@ -61,13 +73,25 @@ class Server:
         return int(self.psql("-c", query))
 
     def pgbench(self, script, transactions, variables, commit):
-        """Returns seconds, without those of connecting."""
+        """Returns seconds, without those of connecting, and the sessions' CPU seconds."""
         count = transactions // CLIENTS
         arguments = ["-n", "-M", "prepared", "-c", str(CLIENTS), "-j", str(CLIENTS), "-t", str(count), "-f", script]
         for name, value in variables.items():
             arguments += ["-D", f"{name}={value}"]
+        before = self.cpu_seconds()
         printed = self.command("pgbench", [*arguments, self.url], commit)
-        return count * CLIENTS / float(re.search(r"tps = ([0-9.]+)", printed).group(1))
+        time.sleep(0.1)  # the server has to notice that its two processes ended
+        seconds = count * CLIENTS / float(re.search(r"tps = ([0-9.]+)", printed).group(1))
+        return seconds, self.cpu_seconds() - before
+
+    def cpu_seconds(self):
+        """CPU time of all sessions that have ended; 0 when the server is not a process on this machine that we may ask
+        about. It is what to compare on a machine that others use as well."""
+        if self.postmaster is None:
+            return 0
+        with open(f"/proc/{self.postmaster}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # cutime, cstime
 
     def checkpoint(self):
         """So that no run pays the full-page images of another. Without the right to do it, WAL figures are rough."""
@@ -105,8 +129,9 @@ def measure(server, arm, shape, commit, scale):
 
     server.checkpoint()
     before = wal_position(server)
-    seconds = server.pgbench("enqueue.sql", calls, {"bundle": SHAPES[shape]}, commit)
+    seconds, cpu = server.pgbench("enqueue.sql", calls, {"bundle": SHAPES[shape]}, commit)
     jobs = calls * ENQUEUE_CALL
+    figures["enqueue", "CPU"] = cpu * 1e6 / jobs
     figures["enqueue", "jobs/s"] = jobs / seconds
     figures["enqueue", "WAL"] = (wal_position(server) - before) / jobs
 
@@ -118,12 +143,13 @@ def measure(server, arm, shape, commit, scale):
         server.checkpoint()
         after = server.number("select coalesce(min(id), 1) - 1 from tenure_layout.ready")
         done, before = done_jobs(server), wal_position(server)
-        seconds = server.pgbench(script, count, {"want": want, "after": after, "left": 0}, commit)
+        seconds, cpu = server.pgbench(script, count, {"want": want, "after": after, "left": 0}, commit)
         wal, done = wal_position(server) - before, done_jobs(server) - done
         if script == "work.sql" and done != count // CLIENTS * CLIENTS * want:
             sys.exit(f"{arm}, {shape}, {name}: {done} jobs were completed, not {count} times {want}")
         figures[name, "jobs/s"] = done / seconds
         figures[name, "WAL"] = wal / done
+        figures[name, "CPU"] = cpu * 1e6 / done
 
     faults = server.psql("-f", "finish.sql")
     if faults or done_jobs(server) != jobs:
@@ -146,11 +172,16 @@ def print_tables(results, arms, shapes, commits):
             return "-"
         return f"{show(figure['median'])} ({show(figure['min'])}..{show(figure['max'])})"
 
-    for measured, show in (("jobs/s", thousands), ("WAL", lambda v: f"{v:.0f}"), ("buffers", lambda v: f"{v:.0f}")):
+    units = {
+        "jobs/s": ("jobs per second", thousands),
+        "CPU": ("server CPU microseconds per job", lambda value: f"{value:.1f}"),
+        "WAL": ("WAL bytes per job", lambda value: f"{value:.0f}"),
+        "buffers": ("buffers hit per claim", lambda value: f"{value:.0f}"),
+    }
+    for measured, (unit, show) in units.items():
         for shape in shapes:
             for commit in commits:
                 steps = [step for step in ("enqueue", *WORKS) if (arms[0], shape, commit, step, measured) in results]
-                unit = {"jobs/s": "jobs per second", "WAL": "WAL bytes per job", "buffers": "buffers hit per claim"}[measured]
                 print(f"\n{unit}, {shape}, synchronous_commit {commit}: median (min..max)\n")
                 print("| arm | " + " | ".join(steps) + " |")
                 print("|---" * (len(steps) + 1) + "|")
@@ -163,18 +194,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs: does it still work, and roughly how")
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    parser.add_argument("--commits", default=",".join(COMMITS), help="synchronous_commit: some of %(default)s")
     parser.add_argument("--arms", default=",".join(ARMS), help="some of: %(default)s")
     options = parser.parse_args()
     arms = options.arms.split(",")
-    unknown = [arm for arm in arms if arm not in ARMS]
+    commits = options.commits.split(",")
+    unknown = [arm for arm in arms if arm not in ARMS] + [commit for commit in commits if commit not in COMMITS]
     if unknown or options.rounds < 1 or "DATABASE_URL" not in os.environ:
-        parser.error(f"no such arm: {unknown}" if unknown else "--rounds must be at least 1 and DATABASE_URL must be set")
+        parser.error(f"no such arm or setting: {unknown}" if unknown else "--rounds must be at least 1 and DATABASE_URL must be set")
 
     server = Server(os.environ["DATABASE_URL"], os.environ.get("PG_BIN", ""))
     values = {}
     try:
         for turn in range(options.rounds):
-            for commit in COMMITS:
+            for commit in commits:
                 for shape in SHAPES:
                     # Each round starts with another arm, so that none always follows the same neighbour's garbage.
                     for arm in arms[turn % len(arms):] + arms[: turn % len(arms)]:
@@ -189,7 +222,7 @@ def main():
         names = ("arm", "shape", "synchronous_commit", "step", "measured")
         print(json.dumps([{**dict(zip(names, key)), **figure} for key, figure in results.items()], indent=1))
     else:
-        print_tables(results, arms, list(SHAPES), COMMITS)
+        print_tables(results, arms, list(SHAPES), commits)
 
 
 if __name__ == "__main__":

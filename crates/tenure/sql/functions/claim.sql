@@ -69,11 +69,11 @@ begin
             and r.id = any(array(select s.id from sized s where s.take = s.jobs))
           returning r.id, r.kind, r.attempt, r.flags, r.block, r.mask),
         last as (
-          select s.id, s.mask as whole, tenure.mask_first(s.mask, s.take) as mask from sized s where s.take > 0 and s.take < s.jobs),
+          select s.id, tenure.mask_first(s.mask, s.take) as mask from sized s where s.take > 0 and s.take < s.jobs),
         cut as (
           update tenure.ready r set mask = r.mask & ~ c.mask
           from last c
-          where r.queue = p_queues[i] and r.priority = v_lane and r.id = (select l.id from last l) and r.id = c.id and r.mask = c.whole
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id = (select l.id from last l) and r.id = c.id
           returning r.id, r.kind, r.attempt, r.flags, r.block, c.mask),
         taken as (
           select g.id, g.kind, g.attempt, g.flags, g.block, g.mask, (row_number() over (partition by g.kind, g.attempt, g.flags order by g.id) - 1) / c_pieces_max as part

@@ -18,6 +18,14 @@ pub struct Args {
 pub enum Command {
     Dev(cmd::dev::Dev),
     Migrate(cmd::migrate::Migrate),
+    Enqueue(cmd::enqueue::EnqueueArgs),
+    #[command(subcommand)]
+    Job(cmd::job::Job),
+    #[command(subcommand)]
+    Queue(cmd::queue::Queue),
+    #[command(subcommand)]
+    Dead(cmd::dead::Dead),
+    Status(cmd::status::Status),
     #[command(hide = true)]
     DemoModelServer(cmd::demo::DemoModelServer),
 }

@@ -5,9 +5,9 @@ mod cmd;
 mod connection;
 mod demo;
 mod exit;
-#[allow(dead_code)]
 mod output;
 mod signals;
+mod when;
 
 use std::process::ExitCode;
 

@@ -152,6 +152,17 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         self.inner.code.is_retryable()
     }
+
+    /// A value is refused, and the way out: for code around this crate that checks input of its own.
+    pub fn bad_input(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Error::new(ErrorCode::BadInput, message).with_help(help)
+    }
+
+    /// Puts "what: " in front of the message, for the caller's own words ("line 7").
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.inner.message = format!("{what}: {}", self.inner.message);
+        self
+    }
 }
 
 impl fmt::Display for Error {
@@ -176,10 +187,6 @@ impl Error {
         Error { inner: Box::new(Inner { code, message: message.into(), help: None, sqlstate: None, source: None }) }
     }
 
-    pub(crate) fn bad_input(message: impl Into<String>, help: impl Into<String>) -> Self {
-        Error::new(ErrorCode::BadInput, message).with_help(help)
-    }
-
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Error::new(ErrorCode::Internal, message)
             .with_help("this is a defect of tenure, please report it with this message")
@@ -192,12 +199,6 @@ impl Error {
 
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.inner.source = Some(source.into());
-        self
-    }
-
-    /// Puts "what: " in front of the message, for the caller's own words ("line 7").
-    pub fn context(mut self, what: impl fmt::Display) -> Self {
-        self.inner.message = format!("{what}: {}", self.inner.message);
         self
     }
 

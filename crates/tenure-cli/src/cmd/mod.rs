@@ -1,8 +1,14 @@
 //! The verbs, a file per noun. Data goes to stdout, everything else to stderr.
 
+pub mod dead;
 pub mod demo;
 pub mod dev;
+pub mod enqueue;
+pub mod job;
 pub mod migrate;
+mod ndjson;
+pub mod queue;
+pub mod status;
 
 use crate::args::{Args, Command};
 use crate::exit::Outcome;
@@ -12,6 +18,11 @@ pub async fn run(args: Args) -> Outcome {
     match args.command {
         Command::Dev(dev) => dev::run(dev).await,
         Command::Migrate(migrate) => migrate::run(migrate).await,
+        Command::Enqueue(args) => enqueue::run(args).await,
+        Command::Job(job) => job::run(job).await,
+        Command::Queue(queue) => queue::run(queue).await,
+        Command::Dead(dead) => dead::run(dead).await,
+        Command::Status(status) => status::run(status).await,
         Command::DemoModelServer(args) => demo::model_server(args).await,
     }
 }

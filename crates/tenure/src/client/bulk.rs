@@ -79,9 +79,20 @@ impl Client {
         &self,
         jobs: impl IntoIterator<Item = Enqueue, IntoIter: Send>,
     ) -> Result<Vec<JobId>, Error> {
+        self.try_enqueue_copy(jobs.into_iter().map(Ok)).await
+    }
+
+    /// The same from an iterator that can fail, for example while it reads a file; then nothing is enqueued.
+    ///
+    /// # Errors
+    /// The first one of the iterator, or as [`enqueue_copy`](Self::enqueue_copy).
+    pub async fn try_enqueue_copy(
+        &self,
+        jobs: impl IntoIterator<Item = Result<Enqueue, Error>, IntoIter: Send>,
+    ) -> Result<Vec<JobId>, Error> {
         let mut session = self.session().await?;
         let mut tx = begin(session.client_mut()).await?;
-        let ids = self.enqueue_copy_in(&mut tx, jobs).await?;
+        let ids = self.copy_in(&mut tx, jobs.into_iter()).await?;
         commit(tx).await?;
         Ok(ids)
     }
@@ -95,8 +106,16 @@ impl Client {
         tx: &mut E,
         jobs: impl IntoIterator<Item = Enqueue, IntoIter: Send>,
     ) -> Result<Vec<JobId>, Error> {
+        self.copy_in(tx, jobs.into_iter().map(Ok)).await
+    }
+
+    async fn copy_in<E: Executor + ?Sized>(
+        &self,
+        tx: &mut E,
+        jobs: impl Iterator<Item = Result<Enqueue, Error>> + Send,
+    ) -> Result<Vec<JobId>, Error> {
         let now = now_micros(tx, &self.texts).await?;
-        let mut rows = CopyText { jobs: jobs.into_iter(), now, sent: 0 };
+        let mut rows = CopyText { jobs, now, sent: 0 };
         tx.copy_rows(&self.texts, &COPY_INBOX, &mut rows).await?;
         let sent = rows.sent;
         let ids = tx.numbers(&self.texts, &ENQUEUE_INBOX, &[]).await?;
@@ -148,7 +167,7 @@ struct CopyText<I> {
     sent: usize,
 }
 
-impl<I: Iterator<Item = Enqueue>> Iterator for CopyText<I> {
+impl<I: Iterator<Item = Result<Enqueue, Error>>> Iterator for CopyText<I> {
     type Item = Result<Bytes, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -156,10 +175,11 @@ impl<I: Iterator<Item = Enqueue>> Iterator for CopyText<I> {
         while piece.len() < COPY_PIECE_BYTES {
             let Some(job) = self.jobs.next() else { break };
             self.sent += 1;
-            if let Err(error) = job.check() {
-                return Some(Err(error.context(format!("job {}", self.sent))));
+            let at = format_args!("job {}", self.sent);
+            match job.and_then(|job| job.check().map(|()| job).map_err(|e| e.context(at))) {
+                Ok(job) => push_line(&mut piece, &job, self.now),
+                Err(error) => return Some(Err(error)),
             }
-            push_line(&mut piece, &job, self.now);
         }
         (!piece.is_empty()).then(|| Ok(Bytes::from(piece)))
     }
@@ -248,7 +268,7 @@ mod tests {
     #[test]
     fn a_wrong_job_is_named_by_its_place() {
         let jobs = [Enqueue::raw("k", RawJson::null()), Enqueue::raw("", RawJson::null())];
-        let mut rows = CopyText { jobs: jobs.into_iter(), now: 0, sent: 0 };
+        let mut rows = CopyText { jobs: jobs.into_iter().map(Ok), now: 0, sent: 0 };
         let error = rows.next().unwrap().unwrap_err();
         assert!(error.to_string().starts_with("job 2: the kind name is empty"), "{error}");
         let error = next_chunk(&mut ["a", "b\0"].into_iter(), 10).unwrap_err();

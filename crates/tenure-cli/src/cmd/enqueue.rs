@@ -1,0 +1,141 @@
+//! `tenure enqueue`: one job from the command line, or many from a file.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use tenure::{Enqueue, JobOptions, RawJson};
+
+use super::ndjson;
+use crate::connection::Connection;
+use crate::exit::{Failure, Outcome};
+use crate::{output, when};
+
+/// Enqueue a job, or a file of jobs
+///
+/// The job's id goes to stdout. With --many, all jobs of the file are enqueued in one transaction, or none.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tenure enqueue send_mail '{\"to\": \"ada@example.org\"}'
+  tenure enqueue report '{\"month\": 7}' --queue slow --priority 3 --in 10m --max-attempts 3 --timeout 2h
+  tenure enqueue report - < payload.json
+  tenure enqueue --many jobs.ndjson              each line: {\"kind\": \"send_mail\", \"payload\": {…}}; further keys:
+                                                 queue, priority, at, in, max_attempts, timeout
+  tenure enqueue --many - --kind send_mail       each line of stdin is a payload")]
+pub struct EnqueueArgs {
+    /// Kind of the job: 1 to 128 bytes
+    #[arg(value_name = "KIND", required_unless_present = "many", conflicts_with = "many")]
+    kind: Option<String>,
+
+    /// Payload: one JSON value; - reads it from stdin
+    #[arg(value_name = "JSON", required_unless_present = "many")]
+    payload: Option<String>,
+
+    /// Enqueue each line of this file; - reads stdin
+    #[arg(long, value_name = "FILE")]
+    many: Option<PathBuf>,
+
+    /// With --many: every line is the payload of a job of this kind
+    #[arg(long = "kind", value_name = "KIND", requires = "many")]
+    kind_of_all: Option<String>,
+
+    #[command(flatten)]
+    options: Options,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// How the job shall be run; with --many the values of lines that have none of their own.
+#[derive(Debug, clap::Args)]
+struct Options {
+    /// Queue: 1 to 128 bytes
+    #[arg(long, default_value = "default")]
+    queue: String,
+
+    /// 1 (most urgent) to 4
+    #[arg(long, default_value_t = 2, allow_negative_numbers = true)]
+    priority: i16,
+
+    /// Not before this instant: 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "INSTANT", value_parser = when::instant, conflicts_with = "delay", allow_hyphen_values = true)]
+    at: Option<SystemTime>,
+
+    /// Not before this time has passed: 5s, 10m, 2h, 1d
+    #[arg(long = "in", id = "delay", value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    delay: Option<Duration>,
+
+    /// How often it may be tried: 1 to 1000
+    #[arg(long, default_value_t = 5, allow_negative_numbers = true)]
+    max_attempts: i16,
+
+    /// How long one attempt may take; 0: no limit [default: the one of its kind]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    timeout: Option<Duration>,
+}
+
+impl Options {
+    fn read(&self) -> JobOptions {
+        let mut options = JobOptions::new().queue(&self.queue).priority(self.priority).max_attempts(self.max_attempts);
+        if let Some(at) = self.at {
+            options = options.run_at(at);
+        }
+        if let Some(delay) = self.delay {
+            options = options.delay(delay);
+        }
+        match self.timeout {
+            Some(timeout) => options.timeout(timeout),
+            None => options,
+        }
+    }
+}
+
+/// Enqueues what was typed or what the file holds.
+pub async fn run(args: EnqueueArgs) -> Outcome {
+    let options = args.options.read();
+    options.check()?;
+    match &args.many {
+        Some(file) => many(&args, file.clone(), options).await,
+        None => one(&args, options).await,
+    }
+}
+
+async fn one(args: &EnqueueArgs, options: JobOptions) -> Outcome {
+    let (Some(kind), Some(payload)) = (&args.kind, &args.payload) else {
+        return Err(Failure::Usage("KIND and JSON are missing".to_owned()));
+    };
+    let text = match payload.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin())?,
+        text => text.to_owned(),
+    };
+    let shown = output::start_of(&text, 60);
+    let payload = RawJson::parse(text).map_err(|error| error.context(format!("payload {shown}")))?;
+    let job = Enqueue::raw(kind, payload).options(options);
+    job.check()?;
+    let id = args.connection.connect().await?.enqueue(job).await?;
+    match args.json {
+        true => output::json(&json!({ "id": id }))?,
+        false => output::line(&id.to_string())?,
+    }
+    Ok(0)
+}
+
+async fn many(args: &EnqueueArgs, file: PathBuf, options: JobOptions) -> Outcome {
+    if let Some(kind) = &args.kind_of_all {
+        Enqueue::raw(kind, RawJson::null()).check()?;
+    }
+    let ids = ndjson::enqueue(&args.connection, file, args.kind_of_all.clone(), options).await?;
+    match (args.json, ids.first(), ids.last()) {
+        (true, _, _) => output::json(&json!({ "enqueued": ids.len(), "ids": ids }))?,
+        (false, Some(first), Some(last)) => {
+            output::line(&format!("enqueued {} jobs, {first} to {last}", ids.len()))?;
+        }
+        (false, _, _) => output::line("enqueued 0 jobs")?,
+    }
+    Ok(0)
+}

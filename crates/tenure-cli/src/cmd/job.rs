@@ -1,0 +1,323 @@
+//! `tenure job`: look at jobs and cancel them.
+
+use std::time::SystemTime;
+
+use clap::Subcommand;
+use serde::Serialize;
+use serde_json::json;
+use tenure::lifecycle::State;
+use tenure::{AttemptError, Cancelled, Client, Error, ErrorCode, JobFilter, JobId, JobInfo, RawJson};
+
+use crate::connection::Connection;
+use crate::exit::{Failure, Outcome};
+use crate::output;
+
+/// Look at jobs and cancel them
+#[derive(Debug, Subcommand)]
+pub enum Job {
+    List(List),
+    Show(Show),
+    Cancel(Cancel),
+}
+
+/// List jobs, newest first
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tenure job list
+  tenure job list --status running
+  tenure job list --kind send_mail --status dead --limit 20
+  tenure job list --before 12800          the next page: older than the last id of this one")]
+pub struct List {
+    /// Only in this state: available, scheduled, retrying, snoozed, held, running, completed, cancelled or dead
+    #[arg(long, value_parser = state)]
+    status: Option<State>,
+
+    /// Only of this queue
+    #[arg(long)]
+    queue: Option<String>,
+
+    /// Only of this kind
+    #[arg(long)]
+    kind: Option<String>,
+
+    /// Only older than this job
+    #[arg(long, value_name = "ID")]
+    before: Option<JobId>,
+
+    /// How many: 1 to 1000
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Show everything about a job, with its failed attempts
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  tenure job show 12800\n  tenure job show 12800 --json | jq .payload")]
+pub struct Show {
+    /// The job's id
+    id: JobId,
+
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Cancel jobs: at once when they wait, through their worker when they run
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Prints per job: cancelled, requested (it runs; its worker is told), or where it stood already: completed,
+already cancelled, dead.
+
+Examples:
+  tenure job cancel 12800
+  tenure job list --kind report --status scheduled --json | jq '.[].id' | xargs tenure job cancel")]
+pub struct Cancel {
+    /// The jobs' ids
+    #[arg(required = true)]
+    ids: Vec<JobId>,
+
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+fn state(text: &str) -> Result<State, String> {
+    State::from_name(text).ok_or_else(|| {
+        let names: Vec<_> = State::ALL.iter().map(|state| state.as_str()).collect();
+        format!("{text:?} is no state of a job: use one of {}", names.join(", "))
+    })
+}
+
+/// Runs the verb.
+pub async fn run(job: Job) -> Outcome {
+    match job {
+        Job::List(args) => list(args).await,
+        Job::Show(args) => show(args).await,
+        Job::Cancel(args) => cancel(args).await,
+    }
+}
+
+async fn list(args: List) -> Outcome {
+    let filter = JobFilter {
+        status: args.status,
+        queue: args.queue,
+        kind: args.kind,
+        before: args.before,
+        limit: Some(args.limit),
+    };
+    let jobs = args.connection.connect().await?.list(&filter).await?;
+    if args.json {
+        output::json(&jobs.iter().map(JobJson::from).collect::<Vec<_>>())?;
+        return Ok(0);
+    }
+    let now = SystemTime::now();
+    let row = |job: &JobInfo| {
+        vec![
+            job.id.to_string(),
+            job.status.to_string(),
+            job.kind.clone(),
+            job.queue.clone(),
+            job.priority.to_string(),
+            format!("{}/{}", job.attempt, job.max_attempts),
+            output::relative(job.run_at, now),
+            output::start_of(job.last_error.as_deref().unwrap_or_default(), 60),
+        ]
+    };
+    let header = ["ID", "STATUS", "KIND", "QUEUE", "PRIO", "ATTEMPT", "RUN AT", "LAST ERROR"];
+    output::table(&header, jobs.iter().map(row).collect(), "no jobs")?;
+    if jobs.len() == args.limit
+        && let Some(last) = jobs.last()
+    {
+        eprintln!("there may be more: --before {}", last.id);
+    }
+    Ok(0)
+}
+
+async fn show(args: Show) -> Outcome {
+    let client = args.connection.connect().await?;
+    let Some(job) = client.get(args.id).await? else { return Err(no_such_job(args.id)) };
+    let attempts = client.attempt_errors(args.id).await?;
+    if args.json {
+        let attempts = attempts.iter().map(AttemptJson::from).collect();
+        output::json(&JobJson { failed_attempts: Some(attempts), ..JobJson::from(&job) })?;
+        return Ok(0);
+    }
+    let optional = |value: Option<String>| value.unwrap_or_default();
+    output::facts(&[
+        ("id", job.id.to_string()),
+        ("status", job.status.to_string()),
+        ("kind", job.kind.clone()),
+        ("queue", job.queue.clone()),
+        ("priority", job.priority.to_string()),
+        ("attempt", format!("{} of {}", job.attempt, job.max_attempts)),
+        ("created at", output::instant(job.created_at)),
+        ("run at", output::instant(job.run_at)),
+        ("started at", output::instant_or_empty(job.started_at)),
+        ("finished at", output::instant_or_empty(job.finished_at)),
+        ("updated at", output::instant(job.updated_at)),
+        ("timeout", optional(job.timeout.map(output::rough))),
+        ("worker", optional(job.worker.clone())),
+        ("idempotency key", job.idempotency_key.clone()),
+        ("requeued from", optional(job.replaces_id.map(|id| id.to_string()))),
+        ("origin", optional(job.origin_id.map(|id| id.to_string()))),
+        ("requeued as", optional(job.replaced_by.map(|id| id.to_string()))),
+        ("progress", optional(job.progress.as_ref().map(RawJson::to_string))),
+        ("result", optional(job.result.as_ref().map(RawJson::to_string))),
+        ("last error", optional(job.last_error.clone())),
+        ("payload", job.payload.to_string()),
+    ])?;
+    print_attempts(&attempts)?;
+    Ok(0)
+}
+
+/// The failed attempts as a table, under a free line.
+pub fn print_attempts(attempts: &[AttemptError]) -> std::io::Result<()> {
+    if attempts.is_empty() {
+        return Ok(());
+    }
+    output::line("")?;
+    let row = |attempt: &AttemptError| {
+        vec![
+            attempt.attempt.to_string(),
+            attempt.cause.clone(),
+            output::instant(attempt.failed_at),
+            attempt.worker.clone().unwrap_or_default(),
+            output::start_of(&attempt.message, 80),
+        ]
+    };
+    output::table(&["ATTEMPT", "CAUSE", "FAILED AT", "WORKER", "MESSAGE"], attempts.iter().map(row).collect(), "")
+}
+
+pub fn no_such_job(id: JobId) -> Failure {
+    Failure::NotFound(format!("there is no job {id} in this schema and database"))
+}
+
+async fn cancel(args: Cancel) -> Outcome {
+    let client = args.connection.connect().await?;
+    let mut answers = Vec::new();
+    for id in args.ids {
+        answers.push((id, cancel_one(&client, id).await?));
+    }
+    if args.json {
+        let rows: Vec<_> = answers
+            .iter()
+            .map(|(id, answer)| json!({ "id": id, "answer": answer.map_or("unknown", Cancelled::as_str) }))
+            .collect();
+        output::json(&rows)?;
+    } else {
+        for (id, answer) in &answers {
+            output::line(&format!("{id} {}", answer.map_or("unknown", Cancelled::as_str)))?;
+        }
+    }
+    match answers.iter().find(|(_, answer)| answer.is_none()) {
+        Some((id, _)) => Err(no_such_job(*id)),
+        None => Ok(0),
+    }
+}
+
+/// None: there is no such job.
+async fn cancel_one(client: &Client, id: JobId) -> Result<Option<Cancelled>, Error> {
+    match client.cancel(id).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A job as JSON; instants in RFC 3339.
+#[derive(Serialize)]
+pub struct JobJson<'a> {
+    id: JobId,
+    kind: &'a str,
+    queue: &'a str,
+    status: &'static str,
+    priority: i16,
+    attempt: i16,
+    max_attempts: i16,
+    run_at: String,
+    created_at: String,
+    started_at: Option<String>,
+    finished_at: Option<String>,
+    updated_at: String,
+    timeout_ms: Option<u128>,
+    worker: Option<&'a str>,
+    last_error: Option<&'a str>,
+    idempotency_key: &'a str,
+    origin_id: Option<JobId>,
+    replaces_id: Option<JobId>,
+    replaced_by: Option<JobId>,
+    payload: &'a RawJson,
+    result: Option<&'a RawJson>,
+    progress: Option<&'a RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed_attempts: Option<Vec<AttemptJson<'a>>>,
+}
+
+impl<'a> From<&'a JobInfo> for JobJson<'a> {
+    fn from(job: &'a JobInfo) -> Self {
+        JobJson {
+            id: job.id,
+            kind: &job.kind,
+            queue: &job.queue,
+            status: job.status.as_str(),
+            priority: job.priority,
+            attempt: job.attempt,
+            max_attempts: job.max_attempts,
+            run_at: output::instant(job.run_at),
+            created_at: output::instant(job.created_at),
+            started_at: job.started_at.map(output::instant),
+            finished_at: job.finished_at.map(output::instant),
+            updated_at: output::instant(job.updated_at),
+            timeout_ms: job.timeout.map(|timeout| timeout.as_millis()),
+            worker: job.worker.as_deref(),
+            last_error: job.last_error.as_deref(),
+            idempotency_key: &job.idempotency_key,
+            origin_id: job.origin_id,
+            replaces_id: job.replaces_id,
+            replaced_by: job.replaced_by,
+            payload: &job.payload,
+            result: job.result.as_ref(),
+            progress: job.progress.as_ref(),
+            failed_attempts: None,
+        }
+    }
+}
+
+/// A failed attempt as JSON.
+#[derive(Serialize)]
+pub struct AttemptJson<'a> {
+    attempt: i16,
+    cause: &'a str,
+    message: &'a str,
+    details: Option<&'a RawJson>,
+    worker: Option<&'a str>,
+    started_at: String,
+    failed_at: String,
+}
+
+impl<'a> From<&'a AttemptError> for AttemptJson<'a> {
+    fn from(attempt: &'a AttemptError) -> Self {
+        AttemptJson {
+            attempt: attempt.attempt,
+            cause: &attempt.cause,
+            message: &attempt.message,
+            details: attempt.details.as_ref(),
+            worker: attempt.worker.as_deref(),
+            started_at: output::instant(attempt.started_at),
+            failed_at: output::instant(attempt.failed_at),
+        }
+    }
+}

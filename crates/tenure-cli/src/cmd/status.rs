@@ -1,0 +1,95 @@
+//! `tenure status`: one look at the server, the queues and the workers.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use tenure::WorkerInfo;
+
+use super::queue;
+use crate::connection::Connection;
+use crate::exit::Outcome;
+use crate::output;
+
+/// Show the server, the queues and the workers
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  tenure status\n  tenure status --json | jq '.queues[].available'")]
+pub struct Status {
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Looks once and prints.
+pub async fn run(args: Status) -> Outcome {
+    let client = args.connection.connect().await?;
+    let (server, queues, workers) = (client.server().await?, client.queues().await?, client.workers().await?);
+    if args.json {
+        output::json(&json!({
+            "server_version": server.version,
+            "database": server.database,
+            "now": output::instant(server.now),
+            "schema": args.connection.schema,
+            "schema_version": server.schema_version,
+            "schema_version_known": server.schema_version_known,
+            "queues": queues.iter().map(queue::to_json).collect::<Vec<_>>(),
+            "workers": workers.iter().map(worker_json).collect::<Vec<_>>(),
+        }))?;
+        return Ok(0);
+    }
+    let schema = match server.schema_version == server.schema_version_known {
+        true => format!("{} at version {}", args.connection.schema, server.schema_version),
+        false => format!(
+            "{} at version {}; this program knows {}",
+            args.connection.schema, server.schema_version, server.schema_version_known
+        ),
+    };
+    output::facts(&[
+        ("server", format!("PostgreSQL {}", server.version)),
+        ("database", server.database),
+        ("schema", schema),
+    ])?;
+    output::line("")?;
+    queue::print(&queues)?;
+    output::line("")?;
+    print_workers(&workers)?;
+    Ok(0)
+}
+
+fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
+    let now = SystemTime::now();
+    let row = |worker: &WorkerInfo| {
+        vec![
+            worker.id.to_string(),
+            worker.name.clone(),
+            worker.state.clone(),
+            format!("{}:{}", worker.host, worker.pid),
+            worker.running.to_string(),
+            worker.queues.join(","),
+            output::relative(worker.seen_at, now),
+            output::relative(worker.started_at, now),
+        ]
+    };
+    let header = ["WORKER", "NAME", "STATE", "PROCESS", "RUNNING", "QUEUES", "SEEN", "STARTED"];
+    output::table(&header, workers.iter().map(row).collect(), "no workers")
+}
+
+fn worker_json(worker: &WorkerInfo) -> Value {
+    json!({
+        "id": worker.id,
+        "name": worker.name,
+        "state": worker.state,
+        "host": worker.host,
+        "pid": worker.pid,
+        "version": worker.version,
+        "queues": worker.queues,
+        "kinds": worker.kinds,
+        "running": worker.running,
+        "has_lock": worker.has_lock,
+        "started_at": output::instant(worker.started_at),
+        "seen_at": output::instant(worker.seen_at),
+        "lease_until": output::instant(worker.lease_until),
+    })
+}

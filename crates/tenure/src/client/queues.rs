@@ -116,7 +116,7 @@ impl Client {
     /// `BadInput`: the name.
     pub async fn pause(&self, queue: &str, by: Option<&str>, reason: Option<&str>) -> Result<bool, Error> {
         names::check_queue(queue)?;
-        for text in [by, reason].into_iter().flatten().filter(|text| text.contains('\0')) {
+        if let Some(text) = [by, reason].into_iter().flatten().find(|text| text.contains('\0')) {
             return Err(Error::bad_input(format!("{text:?} contains the character NUL"), "leave it out"));
         }
         let session = self.session().await?;

@@ -13,6 +13,7 @@ declare
   v_statuses text[] := array_fill('lost'::text, array[json_array_length(p_failures)]);
   f record;
 begin
+  p_failures := tenure.storable(p_failures);
   for f in
     select e.o::integer as place, (e.entry ->> 'lease')::bigint as lease, (e.entry ->> 'job')::bigint as job, e.entry as entry
     from json_array_elements(p_failures) with ordinality as e(entry, o)
@@ -27,6 +28,19 @@ begin
   end loop;
   return query
     select (e.entry ->> 'job')::bigint, v_statuses[e.o::integer] from json_array_elements(p_failures) with ordinality as e(entry, o) order by e.o;
+end $$;
+
+-- storable: the same JSON without what text cannot hold. Only when something in it cannot be stored, U+0000 and the halves of surrogate
+-- pairs become U+FFFD: a failure must never be lost because its text is odd.
+create or replace function tenure.storable(p_json json) returns json
+language plpgsql immutable as $$
+begin
+  if position('\u' in p_json::text) > 0 then
+    perform p_json::jsonb;
+  end if;
+  return p_json;
+exception when untranslatable_character or invalid_text_representation then
+  return regexp_replace(p_json::text, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\ufffd', 'g')::json;
 end $$;
 
 create or replace function tenure.fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
@@ -90,17 +104,36 @@ language sql volatile as $$
   select (least(3600000, 2000 * 2 ^ least(p_attempt - 1, 20)) * (1 + random() * 0.25))::bigint
 $$;
 
--- One row per failed attempt. Text is cut to 16 KiB, at a character, and says so.
+-- One row per failed attempt. Text is cut to 16 KiB and says so; details above 64 KiB are left out and say so.
 create or replace function tenure.record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamptz) returns void
 language plpgsql as $$
 declare
-  c_message_chars constant integer := 16000;
+  c_details_bytes constant integer := 65536;
 begin
   insert into tenure.attempt_error (job_id, attempt, lease_id, cause, message, details, worker_id, worker_name, started_at, failed_at)
-    values (p_job, p_lease.attempt, p_lease.id, p_cause,
-            case when length(p_message) > c_message_chars then left(p_message, c_message_chars) || ' … [cut]' else p_message end,
-            p_details, p_lease.worker_id, (select w.name from tenure.worker w where w.id = p_lease.worker_id), p_lease.leased_at, p_now)
+    values (p_job, p_lease.attempt, p_lease.id, left(p_cause, 128), tenure.cut_text(p_message),
+            case when octet_length(p_details::text) > c_details_bytes
+                 then json_build_object('left_out', format('%s bytes of details; the limit is %s', octet_length(p_details::text), c_details_bytes)) else p_details end,
+            p_lease.worker_id, (select w.name from tenure.worker w where w.id = p_lease.worker_id), p_lease.leased_at, p_now)
     on conflict do nothing;
+end $$;
+
+-- A text of at most 16 KiB: cut at a character, and says so.
+create or replace function tenure.cut_text(p_text text) returns text
+language plpgsql immutable as $$
+declare
+  c_bytes constant integer := 16384;
+  c_mark constant text := ' … [cut]';
+  v_text text := left(p_text, c_bytes);
+begin
+  if octet_length(p_text) <= c_bytes then
+    return p_text;
+  end if;
+  -- Characters have 1 to 4 bytes: by their mean, then one by one.
+  while octet_length(v_text) + octet_length(c_mark) > c_bytes loop
+    v_text := left(v_text, least(length(v_text) - 1, ((c_bytes - octet_length(c_mark))::bigint * length(v_text) / octet_length(v_text))::integer));
+  end loop;
+  return v_text || c_mark;
 end $$;
 
 -- The complete copy of a job that is not retried.
@@ -110,7 +143,7 @@ begin
   insert into tenure.dead_letter (job_id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, idempotency_key, origin_id,
                                   replaces_id, payload, attempt, cause, message, errors, worker_id, lease_id, started_at, died_at)
     select j.id, j.queue, j.kind, j.priority, j.max_attempts, j.timeout_ms, j.created_at, j.run_at, tenure.idempotency_key_of(j), j.origin_id,
-           j.replaces_id, j.payload, p_lease.attempt, p_cause, left(p_message, 16000), tenure.errors_of(j.id),
+           j.replaces_id, j.payload, p_lease.attempt, left(p_cause, 128), tenure.cut_text(p_message), tenure.errors_of(j.id),
            p_lease.worker_id, p_lease.id, p_lease.leased_at, p_now
     from tenure.job j where j.id = p_job;
 end $$;

@@ -6,6 +6,7 @@ create or replace function tenure.promote(p_limit integer default 1000, p_since 
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
+  v_now constant timestamptz := clock_timestamp();  -- a bound of the index; the function itself would be a filter on every row
   v_rows bigint;
   v_jobs bigint;
   v_queues text[];
@@ -13,7 +14,7 @@ begin
   perform pg_current_xact_id();
   with due as materialized (
     select t.block, t.id from tenure.later t
-    where t.due_at <= clock_timestamp() and t.due_at > coalesce(clock_timestamp() - p_since, '-infinity')
+    where t.due_at <= v_now and t.due_at > coalesce(v_now - p_since, '-infinity')
     order by t.due_at, t.id limit p_limit for update skip locked),
   taken as (
     delete from tenure.later t using due d

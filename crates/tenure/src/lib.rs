@@ -6,6 +6,8 @@ mod error;
 pub mod model;
 #[allow(dead_code, unused_imports)]
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use client::dead::{DeadFilter, DeadLetter};
 pub use client::executor::Executor;

@@ -1,0 +1,94 @@
+//! What a scenario measured, and the bound that the claim sets.
+
+use std::fmt;
+
+/// The bound of a claim.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// Holds when the measured value is not above.
+    AtMost(f64),
+    /// Holds when the measured value is not below.
+    AtLeast(f64),
+    /// Holds when the measured value is exactly this.
+    Exactly(f64),
+    /// Printed beside the measured value, never failed.
+    AimBelow(f64),
+    /// Printed only.
+    Shown,
+}
+
+/// One line of the table: claim, bound, measured value.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// What is claimed, in the user's words.
+    pub claim: String,
+    /// The bound it sets.
+    pub bound: Bound,
+    /// What came out.
+    pub measured: f64,
+    /// Unit of both, empty for counts.
+    pub unit: &'static str,
+}
+
+impl Measure {
+    /// A line of the table.
+    pub fn new(claim: impl Into<String>, bound: Bound, measured: f64, unit: &'static str) -> Measure {
+        Measure { claim: claim.into(), bound, measured, unit }
+    }
+
+    /// A count that must be exactly `expected`.
+    pub fn count(claim: impl Into<String>, expected: usize, measured: usize) -> Measure {
+        Measure::new(claim, Bound::Exactly(expected as f64), measured as f64, "")
+    }
+
+    /// Whether the bound holds; `None` where there is nothing to hold.
+    pub fn held(&self) -> Option<bool> {
+        match self.bound {
+            Bound::AtMost(limit) => Some(self.measured <= limit),
+            Bound::AtLeast(limit) => Some(self.measured >= limit),
+            Bound::Exactly(value) => Some(self.measured == value),
+            Bound::AimBelow(_) | Bound::Shown => None,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::AtMost(limit) => write!(f, "at most {}", Number(*limit)),
+            Bound::AtLeast(limit) => write!(f, "at least {}", Number(*limit)),
+            Bound::Exactly(value) => write!(f, "{}", Number(*value)),
+            Bound::AimBelow(limit) => write!(f, "aim: under {}", Number(*limit)),
+            Bound::Shown => Ok(()),
+        }
+    }
+}
+
+/// Digits that a reader wants: none behind the point for large or whole numbers, otherwise two.
+pub struct Number(pub f64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.fract() == 0.0 || self.0.abs() >= 1000.0 {
+            write!(f, "{:.0}", self.0)
+        } else {
+            write!(f, "{:.2}", self.0)
+        }
+    }
+}
+
+/// Fails the test with every bound that does not hold.
+///
+/// # Panics
+/// When one does not hold.
+pub fn assert_held(measures: &[Measure]) {
+    for m in measures {
+        eprintln!("{}: {} {} (bound: {})", m.claim, Number(m.measured), m.unit, m.bound);
+    }
+    let broken: Vec<String> = measures
+        .iter()
+        .filter(|m| m.held() == Some(false))
+        .map(|m| format!("{}: {} {}, bound {}", m.claim, Number(m.measured), m.unit, m.bound))
+        .collect();
+    assert!(broken.is_empty(), "bounds that do not hold:\n  {}", broken.join("\n  "));
+}

@@ -1,0 +1,4 @@
+//! The scenarios: one file per area.
+
+pub mod fire;
+pub mod plans;

@@ -1,0 +1,106 @@
+//! The two sizes of every scenario, in one place: `ci` takes at most 20 seconds each, `full` has the numbers of the claims.
+
+use std::time::Duration;
+
+/// How large to play.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// At most 20 seconds each.
+    Ci,
+    /// The numbers of the claims.
+    Full,
+}
+
+impl Size {
+    /// `TENURE_SIZE=full` or `ci`; `ci` when it is not set.
+    ///
+    /// # Panics
+    /// On any other value.
+    pub fn from_env() -> Size {
+        match std::env::var("TENURE_SIZE").as_deref() {
+            Err(_) | Ok("" | "ci") => Size::Ci,
+            Ok("full") => Size::Full,
+            Ok(other) => panic!("TENURE_SIZE is {other:?}: it is `ci` or `full`"),
+        }
+    }
+}
+
+/// A number of a scenario at both sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sized<T> {
+    ci: T,
+    full: T,
+}
+
+impl<T: Copy> Sized<T> {
+    /// The number at this size.
+    pub const fn at(self, size: Size) -> T {
+        match size {
+            Size::Ci => self.ci,
+            Size::Full => self.full,
+        }
+    }
+}
+
+const fn sized<T>(ci: T, full: T) -> Sized<T> {
+    Sized { ci, full }
+}
+
+const fn seconds(ci: u64, full: u64) -> Sized<Duration> {
+    sized(Duration::from_secs(ci), Duration::from_secs(full))
+}
+
+/// Claims under fire: how long, for each of the wants.
+pub const FIRE: Sized<Duration> = seconds(8, 60);
+/// Claims under fire: jobs enqueued before it starts; more are added all the time.
+pub const FIRE_JOBS: Sized<usize> = sized(4_000, 40_000);
+/// Kills of a worker by signal 9.
+pub const KILLS: Sized<usize> = sized(3, 20);
+/// The job that is longer than its lease.
+pub const LONG_JOB: Sized<Duration> = seconds(12, 60);
+/// Its lease.
+pub const LONG_JOB_LEASE: Sized<Duration> = seconds(2, 5);
+/// Every connection of a live worker terminated, so often.
+pub const TERMINATIONS: Sized<usize> = sized(5, 20);
+/// Restarts of the database under running jobs.
+pub const RESTARTS: Sized<usize> = sized(2, 5);
+/// Jobs that run during the restarts, and how long each takes.
+pub const RESTART_JOBS: Sized<usize> = sized(10, 50);
+/// See [`RESTART_JOBS`].
+pub const RESTART_JOB: Sized<Duration> = seconds(10, 30);
+/// Jobs enqueued by arrays, and again by COPY.
+pub const BULK_JOBS: Sized<usize> = sized(20_000, 100_000);
+/// Jobs that wait while a worker is killed.
+pub const CROWD: Sized<usize> = sized(50_000, 1_000_000);
+/// Jobs that come after every plan was made on empty tables.
+pub const PLAN_JOBS: Sized<usize> = sized(50_000, 500_000);
+/// How long an idle worker is watched.
+pub const IDLE: Sized<Duration> = seconds(6, 30);
+/// Idle workers at once.
+pub const IDLE_WORKERS: Sized<usize> = sized(10, 100);
+/// Cycles of the outage scenario: restarts, cuts, stalls.
+pub const OUTAGES: Sized<usize> = sized(3, 50);
+/// The longest cut or stall of one cycle.
+pub const OUTAGE: Sized<Duration> = seconds(3, 60);
+/// Orphaned jobs while the database restarts in the middle of rescue.
+pub const ORPHANS: Sized<usize> = sized(100, 250);
+/// How long an old worker runs beside jobs of a kind that it does not know.
+pub const UNKNOWN_KIND: Sized<Duration> = seconds(5, 120);
+/// Jobs of that kind.
+pub const UNKNOWN_KIND_JOBS: Sized<usize> = sized(1_000, 1_000);
+/// The long jobs of the shutdown scenario.
+pub const SHUTDOWN_JOB: Sized<Duration> = seconds(60, 60);
+/// Grace of the shutdown scenario.
+pub const SHUTDOWN_GRACE: Sized<Duration> = seconds(4, 10);
+/// Jobs that run in the kill scenario S04, and its lease.
+pub const KILLED_JOBS: Sized<usize> = sized(12, 50);
+/// See [`KILLED_JOBS`].
+pub const KILLED_LEASE: Sized<Duration> = seconds(4, 10);
+/// Bytes of the error text that cannot be stored as it is.
+pub const ERROR_BYTES: Sized<usize> = sized(50_000_000, 50_000_000);
+/// Panicking jobs, and as many normal ones after them.
+pub const PANICS: Sized<usize> = sized(100, 100);
+/// How long a handler blocks after its time is up.
+pub const OVERRUN: Sized<Duration> = seconds(6, 30);
+/// How long a handler holds a connection of the pool that all share, and the lease.
+pub const POOL_HOLD: Sized<Duration> = seconds(3, 10);

@@ -1,0 +1,146 @@
+//! Claim: who gets which jobs, how many, in what order.
+
+use std::collections::HashSet;
+
+use tenure_scenarios::protocol::{Hand, Registration, WORKER_GONE, sqlstate};
+use tenure_scenarios::{Act, Size, Stage, on_stage};
+
+async fn hand(stage: &Stage) -> Hand {
+    stage.hand(&Registration::default()).await
+}
+
+fn act() -> Act {
+    Act::Sleep { ms: 0 }
+}
+
+#[tokio::test]
+async fn a_claimed_job_is_running_and_nobody_else_gets_it() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&act()).await;
+        let (mut one, mut other) = (hand(stage).await, hand(stage).await);
+        let (jobs, _) = one.claim(10).await.unwrap();
+        assert_eq!(jobs.iter().map(|job| (job.job, job.attempt)).collect::<Vec<_>>(), [(id, 1)]);
+        assert_eq!(jobs[0].payload, act().json());
+        assert_eq!(stage.status(id).await, "running");
+        other.rewind();
+        assert!(other.claim(10).await.unwrap().0.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_takes_no_more_than_it_wants_and_all_of_it_when_it_is_there() {
+    on_stage(Size::Ci, async |stage| {
+        for count in [1, 7, 93, 100, 250, 1] {
+            stage.enqueue_many(&act(), count).await;
+        }
+        let mut hand = hand(stage).await;
+        let mut seen = HashSet::new();
+        for want in [1, 7, 17, 100, 1, 200, 100] {
+            let (jobs, _) = hand.claim(want).await.unwrap();
+            assert_eq!(jobs.len(), want as usize);
+            hand.rewind();
+            assert!(jobs.iter().all(|job| seen.insert(job.job)), "a job was claimed twice");
+        }
+        let (rest, _) = hand.claim(1000).await.unwrap();
+        assert_eq!(seen.len() + rest.len(), 452);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cut_bundle_leaves_its_rest_at_the_head_of_the_queue() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&act(), 100).await;
+        stage.enqueue_many(&act(), 100).await;
+        let mut hand = hand(stage).await;
+        let first: Vec<i64> = hand.claim(7).await.unwrap().0.iter().map(|job| job.job).collect();
+        let second: Vec<i64> = hand.claim(7).await.unwrap().0.iter().map(|job| job.job).collect();
+        assert_eq!([first, second].concat(), ids[..14]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn jobs_of_other_kinds_and_queues_stay_where_they_are() {
+    on_stage(Size::Ci, async |stage| {
+        let other_kind: i64 = stage.one("select tenure.enqueue('other', '{}')", &[]).await;
+        let other_queue = stage.enqueue_to("other", &act(), 1).await[0];
+        let mine = stage.enqueue(&act()).await;
+        let (jobs, _) = hand(stage).await.claim(10).await.unwrap();
+        assert_eq!(jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [mine]);
+        for id in [other_kind, other_queue] {
+            assert_eq!(stage.status(id).await, "available");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn urgent_jobs_come_first_and_equal_ones_in_the_order_of_their_enqueue() {
+    on_stage(Size::Ci, async |stage| {
+        let mut ids = Vec::new();
+        for priority in [4_i16, 2, 1, 3, 2] {
+            let call = "select tenure.enqueue('act', '{}', p_priority => $1)";
+            ids.push(stage.one::<i64>(call, &[&priority]).await);
+        }
+        let (jobs, _) = hand(stage).await.claim(10).await.unwrap();
+        let order: Vec<i64> = jobs.iter().map(|job| job.job).collect();
+        let claimed: Vec<i64> = {
+            let mut by_lease: Vec<_> = jobs.iter().map(|job| (job.lease, job.slot, job.job)).collect();
+            by_lease.sort();
+            by_lease.into_iter().map(|(_, _, job)| job).collect()
+        };
+        assert_eq!(claimed, [ids[2], ids[1], ids[4], ids[3], ids[0]], "rows came as {order:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_unknown_or_over_its_lease_or_shows_another_token_claims_nothing() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&act()).await;
+        let mut hand = hand(stage).await;
+        let (worker, token) = (hand.worker, hand.token.clone());
+        hand.worker = 4711;
+        assert_eq!(sqlstate(hand.claim(1).await), WORKER_GONE);
+        hand.worker = worker;
+        hand.token = "00000000-0000-0000-0000-000000000000".into();
+        assert_eq!(sqlstate(hand.claim(1).await), WORKER_GONE);
+        hand.token = token;
+        stage.expire(worker).await;
+        assert_eq!(sqlstate(hand.claim(1).await), WORKER_GONE);
+        assert_eq!(stage.status(id).await, "available");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_that_rolls_back_leaves_the_jobs_to_others() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&act(), 20).await;
+        let mut one = hand(stage).await;
+        one.sql.batch_execute("begin").await.unwrap();
+        assert_eq!(one.claim(7).await.unwrap().0.len(), 7);
+        let mut other = hand(stage).await;
+        // Locked rows are passed over, not waited for.
+        assert!(other.claim(20).await.unwrap().0.is_empty());
+        one.sql.batch_execute("rollback").await.unwrap();
+        other.rewind();
+        let (jobs, _) = other.claim(20).await.unwrap();
+        assert_eq!(jobs.iter().map(|job| job.job).collect::<HashSet<_>>(), ids.into_iter().collect());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_trailer_says_when_the_next_job_is_due() {
+    on_stage(Size::Ci, async |stage| {
+        let mut hand = hand(stage).await;
+        assert_eq!(hand.claim(1).await.unwrap().1.next_due_ms, None);
+        let _: i64 = stage.one("select tenure.enqueue('act', '{}', p_delay_ms => 60000)", &[]).await;
+        let due = hand.claim(1).await.unwrap().1.next_due_ms.expect("a due time");
+        assert!((50_000.0..=60_000.0).contains(&due), "{due} ms");
+    })
+    .await;
+}

@@ -1,0 +1,284 @@
+//! Complete, fail, release, progress: each done, repeated, and with the lease lost.
+
+use std::slice::from_ref;
+
+use tenure_scenarios::protocol::{Hand, LEASE_LOST, Leased, Registration, sqlstate};
+use tenure_scenarios::{Act, Size, Stage, on_stage};
+use tokio_postgres::types::ToSql;
+
+async fn hand(stage: &Stage) -> Hand {
+    stage.hand(&Registration::default()).await
+}
+
+/// A worker that has claimed `count` jobs of one bundle.
+async fn claimed(stage: &Stage, count: usize) -> (Hand, Vec<Leased>) {
+    stage.enqueue_many(&Act::Sleep { ms: 0 }, count).await;
+    let mut hand = hand(stage).await;
+    let (jobs, _) = hand.claim(count as i32).await.unwrap();
+    assert_eq!(jobs.len(), count);
+    (hand, jobs)
+}
+
+/// The worker's jobs are given to another one, which has claimed them all.
+async fn taken_over(stage: &Stage, from: &Hand) -> (Hand, Vec<Leased>) {
+    stage.expire(from.worker).await;
+    assert!(stage.rescue().await > 0);
+    let mut other = hand(stage).await;
+    let mut all = Vec::new();
+    // Suspects come one at a time, so each is ended before the next is claimed.
+    let (jobs, _) = other.claim(100).await.unwrap();
+    all.extend(jobs);
+    (other, all)
+}
+
+#[tokio::test]
+async fn completed_jobs_are_completed_and_the_others_of_the_bundle_still_run() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 10).await;
+        assert_eq!(hand.complete(&jobs[3..6]).await.unwrap(), []);
+        for (n, job) in jobs.iter().enumerate() {
+            let expected = if (3..6).contains(&n) { "completed" } else { "running" };
+            assert_eq!(stage.status(job.job).await, expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_repeated_report_is_told_that_it_was_done_and_changes_nothing() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 4).await;
+        hand.complete(&jobs[..2]).await.unwrap();
+        let pictures = (stage.picture(jobs[0].job).await, stage.picture(jobs[1].job).await);
+        let again = hand.complete(&jobs[..3]).await.unwrap();
+        assert_eq!(again, [(jobs[0].job, "completed".to_owned()), (jobs[1].job, "completed".to_owned())]);
+        assert_eq!(stage.status(jobs[2].job).await, "completed");
+        assert_eq!((stage.picture(jobs[0].job).await, stage.picture(jobs[1].job).await), pictures);
+        assert_eq!(hand.fail(&jobs[3], "retry", Some(60_000)).await.unwrap(), "retrying");
+        assert_eq!(hand.fail(&jobs[3], "retry", Some(60_000)).await.unwrap(), "already");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_worker_changes_nothing_and_is_told_that_it_lost_its_lease() {
+    on_stage(Size::Ci, async |stage| {
+        let (late, jobs) = claimed(stage, 1).await;
+        let job = &jobs[0];
+        let (other, again) = taken_over(stage, &late).await;
+        assert_eq!(again.iter().map(|j| (j.job, j.attempt)).collect::<Vec<_>>(), [(job.job, 2)]);
+        check_refused(stage, &late, job).await;
+        assert_eq!(stage.status(job.job).await, "running");
+        other.complete(&again).await.unwrap();
+        check_refused(stage, &late, job).await;
+        assert_eq!(stage.status(job.job).await, "completed");
+    })
+    .await;
+}
+
+/// Every write that a worker can make, by one whose lease was given away.
+async fn check_refused(stage: &Stage, late: &Hand, job: &Leased) {
+    let picture = stage.picture(job.job).await;
+    assert_eq!(late.complete(from_ref(job)).await.unwrap(), [(job.job, "lost".to_owned())]);
+    assert_eq!(late.release(from_ref(job)).await.unwrap(), [job.job]);
+    for verdict in ["retry", "permanent", "snooze", "cancelled"] {
+        assert_eq!(late.fail(job, verdict, None).await.unwrap(), "lost", "{verdict}");
+    }
+    assert!(!stage.one::<bool>("select tenure.progress($1, $2, '1')", &[&job.job, &job.lease]).await);
+    let complete = stage.sql.execute("select tenure.complete($1, $2)", &[&job.job, &job.lease]).await;
+    assert_eq!(sqlstate(complete), LEASE_LOST);
+    assert_eq!(late.heartbeat().await.unwrap(), None);
+    assert_eq!(stage.picture(job.job).await, picture);
+}
+
+#[tokio::test]
+async fn the_job_ends_with_the_handlers_own_writes_or_not_at_all() {
+    on_stage(Size::Ci, async |stage| {
+        stage.execute("create table mine (job bigint)", &[]).await;
+        for isolation in ["read committed", "repeatable read", "serializable"] {
+            for end in ["commit", "rollback"] {
+                let (_hand, jobs) = claimed(stage, 2).await;
+                let sql = stage.db.sql().await;
+                let job = &jobs[1];
+                sql.batch_execute(&format!("begin isolation level {isolation}")).await.unwrap();
+                sql.execute("insert into mine values ($1)", &[&job.job]).await.unwrap();
+                sql.execute("select tenure.complete($1, $2, '{\"a\": 1}')", &[&job.job, &job.lease]).await.unwrap();
+                let child: i64 = sql.query_one("select tenure.enqueue('child', '{}')", &[]).await.unwrap().get(0);
+                assert_eq!(stage.status(job.job).await, "running");
+                sql.batch_execute(end).await.unwrap();
+                let expected = if end == "commit" { ("completed", 1, "available") } else { ("running", 0, "unknown") };
+                let found = (
+                    stage.status(job.job).await,
+                    stage.count("select count(*) from mine where job = $1", &[&job.job]).await,
+                    stage.status(child).await,
+                );
+                assert_eq!((found.0.as_str(), found.1, found.2.as_str()), expected, "{isolation}, {end}");
+                assert_eq!(stage.status(jobs[0].job).await, "running");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_transaction_whose_lease_was_lost_before_its_completion_cannot_commit() {
+    on_stage(Size::Ci, async |stage| {
+        stage.execute("create table mine (job bigint)", &[]).await;
+        for isolation in ["read committed", "repeatable read", "serializable"] {
+            let (late, jobs) = claimed(stage, 1).await;
+            let job = &jobs[0];
+            let sql = stage.db.sql().await;
+            sql.batch_execute(&format!("begin isolation level {isolation}")).await.unwrap();
+            // The snapshot is older than the loss.
+            sql.execute("insert into mine values ($1)", &[&job.job]).await.unwrap();
+            let (other, again) = taken_over(stage, &late).await;
+            let refused = sql.execute("select tenure.complete($1, $2)", &[&job.job, &job.lease]).await;
+            let state = sqlstate(refused);
+            assert!(state == LEASE_LOST || (state == "40001" && isolation != "read committed"), "{isolation}: {state}");
+            sql.batch_execute("commit").await.unwrap();
+            assert_eq!(stage.count("select count(*) from mine", &[]).await, 0, "{isolation}");
+            other.complete(&again).await.unwrap();
+            assert_eq!(stage.status(job.job).await, "completed");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_completions_of_jobs_in_one_lease_do_not_lose_one_of_them() {
+    on_stage(Size::Ci, async |stage| {
+        for isolation in ["read committed", "repeatable read", "serializable"] {
+            let (hand, jobs) = claimed(stage, 3).await;
+            let (one, other) = (stage.db.sql().await, stage.db.sql().await);
+            for sql in [&one, &other] {
+                sql.batch_execute(&format!("begin isolation level {isolation}; select 1")).await.unwrap();
+            }
+            let call = "select tenure.complete($1, $2)";
+            one.execute(call, &[&jobs[0].job, &jobs[0].lease]).await.unwrap();
+            // The second waits for the first at most until the first ends.
+            let params: [&(dyn ToSql + Sync); 2] = [&jobs[1].job, &jobs[1].lease];
+            let second = other.execute(call, &params);
+            let first_ends = one.batch_execute("commit");
+            let (second, first) = tokio::join!(second, first_ends);
+            first.unwrap();
+            match second {
+                Ok(_) => other.batch_execute("commit").await.unwrap(),
+                Err(e) => {
+                    assert!(
+                        ["40001", "55P03"].contains(&e.code().expect("a database error").code()),
+                        "{isolation}: {e:?}"
+                    );
+                    other.batch_execute("rollback").await.unwrap();
+                    other.execute(call, &[&jobs[1].job, &jobs[1].lease]).await.unwrap();
+                }
+            }
+            assert_eq!(hand.complete(&jobs[2..]).await.unwrap(), []);
+            for job in &jobs {
+                assert_eq!(stage.status(job.job).await, "completed", "{isolation}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_failed_job_waits_and_is_tried_again_until_its_attempts_are_used() {
+    on_stage(Size::Ci, async |stage| {
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 3::smallint)", &[]).await;
+        let mut hand = hand(stage).await;
+        for attempt in 1..=3 {
+            let (jobs, _) = hand.claim(1).await.unwrap();
+            assert_eq!((jobs[0].job, jobs[0].attempt), (id, attempt));
+            let status = hand.fail(&jobs[0], "retry", Some(0)).await.unwrap();
+            assert_eq!(status, if attempt < 3 { "retrying" } else { "dead" });
+            stage.execute("update tenure.later set due_at = clock_timestamp()", &[]).await;
+            stage.execute("select tenure.promote()", &[]).await;
+            hand.rewind();
+        }
+        assert_eq!(stage.status(id).await, "dead");
+        assert_eq!(stage.count("select count(*) from tenure.attempt_error where cause = 'error'", &[]).await, 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_default_backoff_doubles_and_is_never_early() {
+    on_stage(Size::Ci, async |stage| {
+        let _: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 100::smallint)", &[]).await;
+        let mut hand = hand(stage).await;
+        for attempt in 1..=20 {
+            let (jobs, _) = hand.claim(1).await.unwrap();
+            hand.fail(&jobs[0], "retry", None).await.unwrap();
+            let delay: f64 =
+                stage.one("select extract(epoch from due_at - clock_timestamp())::float8 from tenure.later", &[]).await;
+            let base = (2.0 * 2_f64.powi(attempt - 1)).min(3600.0);
+            assert!(delay > base - 0.5 && delay <= base * 1.25 + 0.5, "attempt {attempt}: {delay} s, base {base} s");
+            stage.execute("update tenure.later set due_at = clock_timestamp()", &[]).await;
+            stage.execute("select tenure.promote()", &[]).await;
+            hand.rewind();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_snooze_and_a_release_use_no_attempt() {
+    on_stage(Size::Ci, async |stage| {
+        let (mut hand, jobs) = claimed(stage, 2).await;
+        assert_eq!(hand.fail(&jobs[0], "snooze", Some(3_600_000)).await.unwrap(), "snoozed");
+        assert_eq!(stage.status(jobs[0].job).await, "snoozed");
+        assert_eq!(hand.release(&jobs[1..]).await.unwrap(), [0_i64; 0]);
+        stage.execute("update tenure.later set due_at = clock_timestamp()", &[]).await;
+        stage.execute("select tenure.promote()", &[]).await;
+        hand.rewind();
+        let (again, _) = hand.claim(10).await.unwrap();
+        assert_eq!(again.iter().map(|job| job.attempt).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(stage.count("select count(*) from tenure.attempt_error", &[]).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_failed_job_of_a_bundle_leaves_the_others_alone() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 100).await;
+        assert_eq!(hand.fail(&jobs[50], "permanent", None).await.unwrap(), "dead");
+        let others: Vec<Leased> = jobs.iter().filter(|job| job.job != jobs[50].job).cloned().collect();
+        assert_eq!(hand.complete(&others).await.unwrap(), []);
+        assert_eq!(stage.statuses().await, [("completed".to_owned(), 99), ("dead".to_owned(), 1)].into());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_failure_that_cannot_be_stored_as_it_is_is_stored_cut_and_cleaned() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 4).await;
+        let texts = ["x".repeat(2_000_000), "€".repeat(700_000), "nul \\u0000 inside".into(), "lone \\ud800 half".into()];
+        for (job, text) in jobs.iter().zip(&texts) {
+            let failures = format!(
+                r#"[{{"lease":{},"job":{},"verdict":"retry","delay_ms":60000,"cause":"error","message":"{text}","details":{{"k\u0000":"{text}"}}}}]"#,
+                job.lease, job.job
+            );
+            assert_eq!(hand.fail_with(&failures).await.unwrap(), "retrying");
+        }
+        let longest = "select max(octet_length(message)) from tenure.attempt_error";
+        assert!(stage.one::<i32>(longest, &[]).await <= 16 * 1024);
+        assert_eq!(stage.count("select count(*) from tenure.attempt_error", &[]).await, 4);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn progress_is_kept_while_the_job_runs() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 1).await;
+        let call = "select tenure.progress($1, $2, '{\"done\": 3}')";
+        assert!(stage.one::<bool>(call, &[&jobs[0].job, &jobs[0].lease]).await);
+        let seen: String = stage.one("select progress->>'done' from tenure.jobs where id = $1", &[&jobs[0].job]).await;
+        assert_eq!(seen, "3");
+        hand.complete(&jobs).await.unwrap();
+        assert!(!stage.one::<bool>(call, &[&jobs[0].job, &jobs[0].lease]).await);
+    })
+    .await;
+}

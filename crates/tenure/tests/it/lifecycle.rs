@@ -1,0 +1,156 @@
+//! The product test: every event on every state through the real SQL, compared with the table in `model/lifecycle.rs`.
+
+use tenure::lifecycle::{Event, Next, State, next};
+use tenure_scenarios::protocol::{Hand, Leased, REFUSED, Registration};
+use tenure_scenarios::{Size, Stage, on_stage};
+
+/// A job that was put into a state, and what its worker would say about it.
+struct Placed {
+    hand: Hand,
+    job: Leased,
+}
+
+#[tokio::test]
+async fn every_event_does_to_every_state_what_the_table_of_a_jobs_life_says() {
+    on_stage(Size::Ci, async |stage| {
+        let mut wrong = Vec::new();
+        for state in State::ALL {
+            for event in Event::ALL {
+                if let Err(e) = check(stage, state, event).await {
+                    wrong.push(format!("{state} / {}: {e}", event.as_str()));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "against the table:\n  {}", wrong.join("\n  "));
+    })
+    .await;
+}
+
+async fn check(stage: &Stage, state: State, event: Event) -> Result<(), String> {
+    let mut placed = place(stage, state, event).await;
+    let job = placed.job.job;
+    let before = stage.status(job).await;
+    if before != state.as_str() {
+        return Err(format!("could not be put there: it is {before}"));
+    }
+    let picture = stage.picture(job).await;
+    let accepted = apply(stage, &mut placed, event).await;
+    let after = stage.status(job).await;
+    let expected = next(state, event);
+    let (wanted_state, wanted_answer) = match expected {
+        Next::Moves(to, _) => (to.as_str(), true),
+        Next::Stays | Next::Succeeded => (state.as_str(), true),
+        Next::Gone => ("unknown", true),
+        Next::Refused => (state.as_str(), false),
+    };
+    if (after.as_str(), accepted) != (wanted_state, wanted_answer) {
+        return Err(format!("expected {expected:?}, found {after}, accepted: {accepted}"));
+    }
+    if expected == Next::Refused && stage.picture(job).await != picture {
+        return Err(format!("refused, and changed:\n    {picture}\n    {}", stage.picture(job).await));
+    }
+    let leases = leases_on(stage, job).await;
+    if leases != i64::from(after == State::Running.as_str()) {
+        return Err(format!("{leases} leases on a job that is {after}"));
+    }
+    Ok(())
+}
+
+async fn leases_on(stage: &Stage, job: i64) -> i64 {
+    let statement = "select count(*) from tenure.lease l where get_bit(l.strip,
+        ((array_position(l.blocks, $1::bigint >> 7) - 1) * 128 + ($1 & 127))::int) = 1 and l.blocks @> array[$1::bigint >> 7]";
+    stage.count(statement, &[&job]).await
+}
+
+/// Puts a job into the state, in a queue and with a worker of its own.
+async fn place(stage: &Stage, state: State, event: Event) -> Placed {
+    let queue = format!("{state} {}", event.as_str());
+    let registration = Registration { queues: vec![queue.clone()], ..Registration::default() };
+    let mut hand = stage.hand(&registration).await;
+    let last = matches!(event, Event::FailLast | Event::RescueLast) && state == State::Running;
+    let max_attempts: i16 = if last { 1 } else { 5 };
+    let delay_ms = (state == State::Scheduled).then_some(3_600_000_i64);
+    let enqueue = "select tenure.enqueue('act', '{}', $1, 2::smallint, null, $2, $3, null)";
+    let id: i64 = stage.one(enqueue, &[&queue, &delay_ms, &max_attempts]).await;
+    // What a worker would say that never had it.
+    let mut job =
+        Leased { lease: 0, job: id, slot: 0, bits: 128, attempt: 1, kind: "act".into(), payload: "{}".into() };
+    let hour = Some(3_600_000);
+    match state {
+        State::Available | State::Scheduled => {}
+        State::Held => {
+            let hold = "with gone as (delete from tenure.ready where block = $1::bigint >> 7 returning *)
+                insert into tenure.held (block, id, reason, queue, priority, kind, attempt, flags, mask)
+                select block, id, 'approval', queue, priority, kind, attempt, flags, mask from gone";
+            stage.execute(hold, &[&id]).await;
+        }
+        State::Running | State::Retrying | State::Snoozed | State::Completed | State::Dead | State::Cancelled => {
+            job = hand.claim(1).await.expect("claimed").0.remove(0);
+        }
+    }
+    match state {
+        State::Available | State::Scheduled | State::Held | State::Running => {}
+        State::Retrying => drop(hand.fail(&job, "retry", hour).await.expect("failed")),
+        State::Snoozed => drop(hand.fail(&job, "snooze", hour).await.expect("snoozed")),
+        State::Completed => drop(hand.complete(std::slice::from_ref(&job)).await.expect("completed")),
+        State::Dead => drop(hand.fail(&job, "permanent", None).await.expect("buried")),
+        State::Cancelled => drop(hand.fail(&job, "cancelled", None).await.expect("cancelled")),
+    }
+    Placed { hand, job }
+}
+
+/// Applies the event; whether it was accepted.
+async fn apply(stage: &Stage, placed: &mut Placed, event: Event) -> bool {
+    let Placed { hand, job } = placed;
+    let before = stage.status(job.job).await;
+    match event {
+        Event::Claim => hand.claim(1).await.expect("claim").0.iter().any(|leased| leased.job == job.job),
+        Event::Complete => hand.complete(std::slice::from_ref(job)).await.expect("complete").is_empty(),
+        Event::FailRetry => fail(hand, job, "retry").await == "retrying",
+        Event::FailLast => fail(hand, job, "retry").await == "dead",
+        Event::FailPermanent => fail(hand, job, "permanent").await == "dead",
+        Event::Snooze => fail(hand, job, "snooze").await == "snoozed",
+        Event::EndCancelled => fail(hand, job, "cancelled").await == "cancelled",
+        Event::Release => hand.release(std::slice::from_ref(job)).await.expect("release").is_empty(),
+        Event::Progress => stage.one("select tenure.progress($1, $2, '1')", &[&job.job, &job.lease]).await,
+        Event::RescueUnstarted | Event::RescueStarted | Event::RescueLast => {
+            if event == Event::RescueUnstarted {
+                unstart(stage, hand, job).await;
+            }
+            stage.expire(hand.worker).await;
+            stage.rescue().await;
+            stage.status(job.job).await != before
+        }
+        Event::Promote => {
+            let due = "update tenure.later set due_at = clock_timestamp() - interval '1 second' where block = $1::bigint >> 7";
+            let _ = stage.execute(due, &[&job.job]).await;
+            stage.execute("select tenure.promote()", &[]).await;
+            stage.status(job.job).await != before
+        }
+        Event::Cancel => {
+            let answer: String = stage.one("select tenure.cancel($1)", &[&job.job]).await;
+            matches!(answer.as_str(), "cancelled" | "requested")
+        }
+        Event::Requeue => match stage.sql.query_one("select tenure.requeue($1)", &[&job.job]).await {
+            Ok(row) => stage.status(row.get(0)).await == "available",
+            Err(e) => {
+                assert_eq!(e.code().map(|code| code.code()), Some(REFUSED), "{e:?}");
+                false
+            }
+        },
+        Event::Discard => match stage.sql.query_one("select tenure.discard($1)", &[&job.job]).await {
+            Ok(row) => row.get(0),
+            Err(e) => {
+                assert_eq!(e.code().map(|code| code.code()), Some(REFUSED), "{e:?}");
+                false
+            }
+        },
+    }
+}
+
+async fn fail(hand: &Hand, job: &Leased, verdict: &str) -> String {
+    hand.fail(job, verdict, Some(3_600_000)).await.expect("fail")
+}
+
+/// Lets the lease prove that the job has not started.
+async fn unstart(_stage: &Stage, _hand: &Hand, _job: &Leased) {}

@@ -1,0 +1,15 @@
+//! Tests of the whole: every one on a database of its own, on the server of `DATABASE_URL`.
+
+mod claim;
+mod end;
+mod enqueue;
+mod fire;
+mod lifecycle;
+mod operate;
+mod plans;
+
+/// Not a test: the tests start this program again as a worker process, and it arrives here.
+#[test]
+fn worker_process() {
+    tenure_scenarios::process::run_if_asked();
+}

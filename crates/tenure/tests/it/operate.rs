@@ -1,0 +1,200 @@
+//! What people do to jobs and queues, and what maintenance does: cancel, pause, requeue, discard, rescue, promote.
+
+use tenure_scenarios::protocol::{Hand, NOT_FOUND, REFUSED, Registration, sqlstate};
+use tenure_scenarios::{Act, Size, Stage, on_stage};
+
+async fn hand(stage: &Stage) -> Hand {
+    stage.hand(&Registration::default()).await
+}
+
+fn act() -> Act {
+    Act::Sleep { ms: 0 }
+}
+
+#[tokio::test]
+async fn one_job_of_a_waiting_bundle_can_be_cancelled() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&act(), 10).await;
+        let cancel = "select tenure.cancel($1)";
+        assert_eq!(stage.one::<String>(cancel, &[&ids[4]]).await, "cancelled");
+        assert_eq!(stage.one::<String>(cancel, &[&ids[4]]).await, "already cancelled");
+        assert_eq!(stage.status(ids[4]).await, "cancelled");
+        let (jobs, _) = hand(stage).await.claim(100).await.unwrap();
+        assert_eq!(jobs.len(), 9);
+        assert!(jobs.iter().all(|job| job.job != ids[4]));
+        assert_eq!(stage.one::<Option<String>>(cancel, &[&999_999_999_i64]).await, None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_worker_of_a_running_job_hears_that_it_is_to_be_cancelled() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&act()).await;
+        let mut hand = hand(stage).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        assert_eq!(stage.one::<String>("select tenure.cancel($1)", &[&id]).await, "requested");
+        assert_eq!(hand.heartbeat().await.unwrap().expect("alive").1, [id]);
+        assert_eq!(hand.fail(&jobs[0], "cancelled", None).await.unwrap(), "cancelled");
+        assert_eq!(hand.heartbeat().await.unwrap().expect("alive").1, [0_i64; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_paused_queue_gives_nothing_until_it_is_resumed() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&act()).await;
+        let mut hand = hand(stage).await;
+        let pause = "select tenure.pause('default', 'me', 'incident')";
+        assert!(stage.one::<bool>(pause, &[]).await);
+        assert!(!stage.one::<bool>(pause, &[]).await);
+        let (jobs, trailer) = hand.claim(1).await.unwrap();
+        assert!(jobs.is_empty());
+        assert_eq!(trailer.paused, ["default"]);
+        let who = "select paused_by || ': ' || pause_reason from tenure.queue where name = 'default'";
+        assert_eq!(stage.one::<String>(who, &[]).await, "me: incident");
+        assert!(stage.one::<bool>("select tenure.resume('default')", &[]).await);
+        assert!(!stage.one::<bool>("select tenure.resume('default')", &[]).await);
+        hand.rewind();
+        assert_eq!(hand.claim(1).await.unwrap().0[0].job, id);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_requeued_job_is_a_new_job_that_names_the_old_one() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&act()).await;
+        let requeue = "select tenure.requeue($1)";
+        assert_eq!(sqlstate(stage.sql.query(requeue, &[&id]).await), REFUSED);
+        assert_eq!(sqlstate(stage.sql.query(requeue, &[&999_999_999_i64]).await), NOT_FOUND);
+        let mut hand = hand(stage).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        hand.fail(&jobs[0], "permanent", None).await.unwrap();
+        let new: i64 = stage.one(requeue, &[&id]).await;
+        assert_ne!(new, id);
+        assert_eq!((stage.status(id).await.as_str(), stage.status(new).await.as_str()), ("dead", "available"));
+        let line = "select origin_id = $1 and replaces_id = $1 from tenure.jobs where id = $2";
+        assert!(stage.one::<bool>(line, &[&id, &new]).await);
+        assert_eq!(stage.one::<i64>("select replaced_by from tenure.jobs where id = $1", &[&id]).await, new);
+        // Twice by accident must not run it twice.
+        assert_eq!(sqlstate(stage.sql.query(requeue, &[&id]).await), REFUSED);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_discarded_dead_letter_is_gone() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&act()).await;
+        let mut hand = hand(stage).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        hand.fail(&jobs[0], "permanent", None).await.unwrap();
+        assert!(stage.one::<bool>("select tenure.discard($1)", &[&id]).await);
+        assert_eq!(stage.status(id).await, "unknown");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_live_worker_keeps_its_jobs_and_a_dead_one_loses_them_all() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue_many(&act(), 10).await;
+        let (mut live, mut dead) = (hand(stage).await, hand(stage).await);
+        let kept = live.claim(5).await.unwrap().0;
+        let lost = dead.claim(5).await.unwrap().0;
+        stage.expire(dead.worker).await;
+        assert_eq!(stage.rescue().await, 5);
+        assert_eq!(stage.rescue().await, 0);
+        assert_eq!(live.complete(&kept).await.unwrap(), []);
+        for job in &lost {
+            assert_ne!(stage.status(job.job).await, "running");
+        }
+        assert_eq!(stage.rescues().await, 5);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn orphans_are_rescued_whatever_happened_to_the_row_of_their_worker() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue_many(&act(), 5).await;
+        let mut hand = hand(stage).await;
+        hand.claim(5).await.unwrap();
+        stage.execute("delete from tenure.worker", &[]).await;
+        assert_eq!(stage.count("select tenure.rescue_orphans()", &[]).await, 5);
+        assert_eq!(stage.count("select count(*) from tenure.lease", &[]).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_rescued_job_on_its_last_attempt_is_dead_with_the_reason() {
+    on_stage(Size::Ci, async |stage| {
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 1::smallint)", &[]).await;
+        let mut hand = hand(stage).await;
+        hand.claim(1).await.unwrap();
+        stage.expire(hand.worker).await;
+        stage.rescue().await;
+        assert_eq!(stage.status(id).await, "dead");
+        assert_eq!(stage.one::<String>("select cause from tenure.dead_letter", &[]).await, "worker_lost");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn after_two_lost_workers_a_job_runs_apart_and_after_three_it_is_buried() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&act(), 3).await;
+        for round in 1..=3 {
+            let mut claimed = 0;
+            for _ in 0..ids.len() {
+                let mut hand = hand(stage).await;
+                let got = hand.claim(10).await.unwrap().0.len();
+                claimed += got;
+                if round > 2 {
+                    assert!(got <= 1, "a suspect runs with no other suspect beside it");
+                }
+                stage.expire(hand.worker).await;
+                stage.rescue().await;
+                if claimed >= ids.len() {
+                    break;
+                }
+            }
+            assert_eq!(claimed, ids.len(), "round {round}");
+        }
+        for id in ids {
+            assert_eq!(stage.status(id).await, "dead");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_heartbeat_extends_the_lease() {
+    on_stage(Size::Ci, async |stage| {
+        let hand = hand(stage).await;
+        let until = "select extract(epoch from lease_until)::float8 from tenure.worker";
+        let before: f64 = stage.one(until, &[]).await;
+        let (left, _) = hand.heartbeat().await.unwrap().expect("alive");
+        assert!((29_000..=30_000).contains(&left), "{left} ms");
+        assert!(stage.one::<f64>(until, &[]).await > before);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_with_no_jobs_left_can_leave() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue(&act()).await;
+        let mut hand = hand(stage).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        let leave = "select tenure.leave_worker($1, $2::text::uuid)";
+        assert!(!stage.one::<bool>(leave, &[&hand.worker, &hand.token]).await);
+        hand.complete(&jobs).await.unwrap();
+        assert!(stage.one::<bool>(leave, &[&hand.worker, &hand.token]).await);
+        assert_eq!(stage.count("select count(*) from tenure.worker", &[]).await, 0);
+    })
+    .await;
+}

@@ -70,9 +70,13 @@ impl SessionOptions {
         if self.pooler {
             // The check is a statement of its own before ours and would read another server's state.
             config.target_session_attrs(TargetSessionAttrs::Any);
-        } else if let Some(limit) = self.statement_timeout {
-            let own = config.get_options().unwrap_or_default();
-            config.options(format!("{own} -c statement_timeout={}", limit.as_millis()));
+        } else {
+            // Our statements are short; compiling their plans takes longer than running them.
+            let mut own = format!("{} -c jit=off", config.get_options().unwrap_or_default());
+            if let Some(limit) = self.statement_timeout {
+                own.push_str(&format!(" -c statement_timeout={}", limit.as_millis()));
+            }
+            config.options(own);
         }
         config
     }

@@ -24,8 +24,7 @@ pub(crate) fn run(test: &Test) -> Result<()> {
     let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
     say(&format!("testing on PostgreSQL {}", names.join(" and ")));
     for (n, binaries) in versions.iter().enumerate() {
-        run_on(binaries, n == 0 && test.runner.is_empty(), &test.runner)
-            .with_context(|| format!("on PostgreSQL {}", binaries.version))?;
+        run_on(binaries, n == 0, &test.runner).with_context(|| format!("on PostgreSQL {}", binaries.version))?;
     }
     say(&format!("passed on PostgreSQL {}", names.join(" and ")));
     Ok(())
@@ -53,7 +52,8 @@ fn versions(wanted: &[u32]) -> Result<Vec<Binaries>> {
     Ok(versions)
 }
 
-fn run_on(binaries: &Binaries, documentation: bool, runner: &[String]) -> Result<()> {
+/// The first version gets everything; a further one only what talks to the database.
+fn run_on(binaries: &Binaries, first: bool, runner: &[String]) -> Result<()> {
     let options = Options {
         ephemeral: true,
         // The tests crash servers, never the machine.
@@ -69,23 +69,31 @@ fn run_on(binaries: &Binaries, documentation: bool, runner: &[String]) -> Result
         child::run(&mut command)
     };
     // The examples come first: the runner's summary is what should stand at the end.
-    let done = match documentation {
+    let done = match first && runner.is_empty() {
         true => on_server(child::cargo(&["test", "--quiet", "--workspace", "--doc"])),
         false => Ok(()),
     };
-    let done = done.and_then(|()| on_server(tests(runner)?));
+    let done = done.and_then(|()| on_server(tests(first, runner)?));
     // The server is stopped whatever the tests say.
     let stopped = server.stop();
     done.and(stopped)
 }
 
-fn tests(runner: &[String]) -> Result<Command> {
+fn tests(first: bool, runner: &[String]) -> Result<Command> {
     let nextest = child::cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let mut command = match nextest {
-        Ok(status) if status.success() => child::cargo(&["nextest", "run", "--workspace"]),
-        Ok(_) => child::cargo(&["test", "--workspace", "--tests"]),
+    let (mut command, database_only): (_, &[&str]) = match nextest {
+        Ok(status) if status.success() => (
+            child::cargo(&["nextest", "run", "--workspace"]),
+            &["--filterset", "not package(tenure-dev) and not package(xtask)"],
+        ),
+        Ok(_) => {
+            (child::cargo(&["test", "--workspace", "--tests"]), &["--exclude", "tenure-dev", "--exclude", "xtask"])
+        }
         Err(error) => bail!("cannot start cargo: {error}"),
     };
+    if !first && runner.is_empty() {
+        command.args(database_only);
+    }
     command.args(runner);
     Ok(command)
 }

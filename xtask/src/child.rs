@@ -66,11 +66,17 @@ fn stop_if_caught() -> Result<()> {
 }
 
 fn catch_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = if signal == libc::SIGINT && std::io::stdin().is_terminal() { note } else { pass_on };
         // SAFETY: both handlers only use atomics and kill(2), which may be called in a handler. A program that is
         // started gets the default action again.
-        unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
+        unsafe {
+            let before = libc::signal(signal, handler as *const () as libc::sighandler_t);
+            // Under nohup the end of the terminal is not for us.
+            if signal == libc::SIGHUP && before == libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+        }
     }
 }
 

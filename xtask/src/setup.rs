@@ -40,7 +40,10 @@ pub(crate) fn binaries() -> Result<Binaries> {
     }
     match obtain_binaries(None, Consent::Yes, say) {
         Ok(found) => Ok(found),
-        Err(error) => bail!("{}\n\n({error:#})", what_to_type(installer.as_ref())),
+        Err(error) => {
+            let reason = format!("{error:#}");
+            bail!("{}\n{}", reason.lines().next().unwrap_or_default(), what_to_type(installer.as_ref()))
+        }
     }
 }
 
@@ -100,7 +103,5 @@ fn what_to_type(installer: Option<&Installer>) -> String {
     };
     let sudo = if installer.needs_root { "sudo " } else { "" };
     let lines: String = installer.commands.iter().map(|words| format!("\n    {sudo}{}", words.join(" "))).collect();
-    format!(
-        "A PostgreSQL server is missing and may not be installed from here. Type this, then run this command again:\n{lines}"
-    )
+    format!("It may not be installed from here. Type this, then run this command again:\n{lines}")
 }

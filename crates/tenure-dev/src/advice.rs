@@ -19,7 +19,7 @@ pub struct Installer {
 const INSTALLERS: [Installer; 5] = [
     Installer {
         program: "apt-get",
-        commands: &[&["apt-get", "update"], &["apt-get", "install", "-y", "postgresql"]],
+        commands: &[&["apt-get", "update"], &["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]],
         needs_root: true,
     },
     Installer {
@@ -40,7 +40,7 @@ pub fn installer() -> Option<Installer> {
     INSTALLERS.iter().find(|installer| is_here(installer.program)).cloned()
 }
 
-/// What to do when no server was found.
+/// What to do when no server was found; `wanted` is nothing, or " of version N".
 pub(crate) fn ways_out(wanted: &str) -> String {
     let mut ways = Vec::new();
     if let Some(installer) = installer() {
@@ -59,5 +59,5 @@ pub(crate) fn ways_out(wanted: &str) -> String {
          then DATABASE_URL=postgres://postgres:pw@127.0.0.1/postgres"
     ));
     let ways: String = ways.iter().map(|way| format!("\n  {way}")).collect();
-    format!("no PostgreSQL server {wanted} was found here (supported: {MAJOR_MIN} to {MAJOR_MAX}). Ways out:{ways}")
+    format!("no PostgreSQL server{wanted} was found here (supported: {MAJOR_MIN} to {MAJOR_MAX})\nWays out:{ways}")
 }

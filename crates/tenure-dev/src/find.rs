@@ -102,7 +102,7 @@ pub fn obtain_binaries(major: Option<u32>, consent: Consent, say: fn(&str)) -> R
     {
         return Binaries::in_dir(&dir);
     }
-    bail!(advice::ways_out(&major.map(|major| format!("of version {major}")).unwrap_or_default()))
+    bail!(advice::ways_out(&major.map(|major| format!(" of version {major}")).unwrap_or_default()))
 }
 
 /// Every supported server that is installed or was fetched before, in the order in which they are preferred.

@@ -170,6 +170,20 @@ impl Home {
         self.is_postmaster(pid).then_some(Running { pid, port, ready })
     }
 
+    /// Removes what a server that did not stop orderly left. The processes that its files name are not this cluster's
+    /// server, but PostgreSQL would refuse to start while they exist: after a reboot the numbers are somebody else's.
+    pub(crate) fn forget_dead_server(&self) -> Result<()> {
+        let sockets = fs::read_dir(&self.dir)?.flatten().map(|entry| entry.path());
+        let sockets =
+            sockets.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".s.PGSQL.")));
+        for path in sockets.chain([self.data().join("postmaster.pid")]) {
+            if path.symlink_metadata().is_ok() {
+                fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// A process id outlives its process and is given to another one: the file alone proves nothing.
     #[cfg(target_os = "linux")]
     fn is_postmaster(&self, pid: i32) -> bool {

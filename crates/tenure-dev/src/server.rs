@@ -1,6 +1,5 @@
 //! A private server, from its options to its end.
 
-use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -235,8 +234,7 @@ fn start_kept(options: &Options) -> Result<Server> {
         (options.say)(&format!("ending server {}, which a process that died left running", running.pid));
         end_orphan(&home)?;
     }
-    // The process that the file names is not this cluster's server, whatever PostgreSQL would think.
-    let _ = fs::remove_file(home.data().join("postmaster.pid"));
+    home.forget_dead_server()?;
     let binaries = choose_binaries(options, cluster.as_ref().map(|cluster| (cluster, home.dir.as_path())))?;
     match cluster {
         None => start_new(options, &home, binaries, lock),

@@ -59,9 +59,7 @@ fn a_server_that_outlived_its_owner_is_ended_by_the_next_start() {
     let mut command = Command::new(postgres);
     command.arg("-D").arg(&data).args(["-c", &format!("port={port}"), "-c", "unix_socket_directories="]);
     command.current_dir(&data).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    if fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0) {
-        command.uid(owner.uid()).gid(owner.gid());
-    }
+    become_owner(&mut command, &owner);
     let mut orphan = command.spawn().expect("it starts");
     let ready = || fs::read_to_string(data.join("postmaster.pid")).is_ok_and(|file| file.contains("ready"));
     eventually("the orphan is ready", ready);
@@ -71,17 +69,33 @@ fn a_server_that_outlived_its_owner_is_ended_by_the_next_start() {
     assert_eq!(query(server.url(), "select 1"), Ok("1".into()));
 }
 
+/// As root, lets the command run as the user of the server.
+fn become_owner(command: &mut Command, owner: &fs::Metadata) {
+    if fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0) {
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+}
+
 /// After a reboot the number in the file is somebody else's.
 #[test]
 fn a_process_id_that_now_belongs_to_another_process_is_left_alone() {
     let folder = Folder::new("reused");
     let server = Server::start(folder.kept()).expect("it starts");
     let file = server.data_dir().join("postmaster.pid");
-    let text = fs::read_to_string(&file).expect("the file of a running server");
+    let home = server.home().to_path_buf();
+    let socket_lock = home.join(format!(".s.PGSQL.{}.lock", server.port()));
+    let files =
+        [file, socket_lock].map(|file| (fs::read_to_string(&file).expect("the file of a running server"), file));
     server.stop().expect("it stops");
-    let mut innocent = Command::new("sleep").arg("600").spawn().expect("sleep starts");
-    let rest: String = text.split_once('\n').expect("lines").1.into();
-    fs::write(&file, format!("{}\n{rest}", innocent.id())).expect("the file can be written");
+    let mut innocent = Command::new("sleep");
+    innocent.arg("600");
+    // A process of the server's own user, because PostgreSQL asks by signal 0 and thinks only of those.
+    become_owner(&mut innocent, &home.metadata().expect("its folder"));
+    let mut innocent = innocent.spawn().expect("sleep starts");
+    for (text, file) in files {
+        let rest = text.split_once('\n').expect("lines").1;
+        fs::write(&file, format!("{}\n{rest}", innocent.id())).expect("the file can be written");
+    }
 
     let server = Server::start(folder.kept()).expect("it starts");
     assert_eq!(query(server.url(), "select 1"), Ok("1".into()));

@@ -105,6 +105,11 @@ pub fn obtain_binaries(major: Option<u32>, consent: Consent, say: fn(&str)) -> R
     bail!(advice::ways_out(&major.map(|major| format!(" of version {major}")).unwrap_or_default()))
 }
 
+/// True when `TENURE_PG_BIN` says where the programs are.
+pub(crate) fn named_by_environment() -> bool {
+    std::env::var_os("TENURE_PG_BIN").is_some_and(|dir| !dir.is_empty())
+}
+
 /// Every supported server that is installed or was fetched before, in the order in which they are preferred.
 fn installed() -> Vec<Binaries> {
     let mut found: Vec<Binaries> = Vec::new();

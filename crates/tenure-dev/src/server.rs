@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::fetch::Consent;
-use crate::find::{Binaries, obtain_binaries};
+use crate::find::{Binaries, named_by_environment, obtain_binaries};
 use crate::home::{Cluster, Home, Running};
 use crate::locks::Lock;
 use crate::postmaster::{Postmaster, Stop, end_orphan};
@@ -353,7 +353,7 @@ fn free_port(wanted: Option<u16>, last: Option<u16>) -> Result<u16> {
 /// The kept cluster of this user with the newest version whose programs are here, else one of the newest programs.
 fn default_dir(options: &Options) -> Result<PathBuf> {
     let clusters = folders::clusters()?;
-    let named = options.bin_dir.is_some() || std::env::var_os("TENURE_PG_BIN").is_some();
+    let named = options.bin_dir.is_some() || named_by_environment();
     if !named && options.major.is_none() {
         for major in (MAJOR_MIN..=MAJOR_MAX).rev() {
             let dir = clusters.join(major.to_string());
@@ -399,7 +399,7 @@ fn choose_binaries(options: &Options, cluster: Option<(&Cluster, &Path)>) -> Res
         return Ok(found);
     }
     match Binaries::in_dir(&cluster.bin_dir) {
-        Ok(same) if same.major == cluster.major => Ok(same),
+        Ok(same) if same.major == cluster.major && !named_by_environment() => Ok(same),
         _ => obtain_binaries(Some(cluster.major), options.fetch, options.say)
             .with_context(|| format!("{} is a cluster of PostgreSQL {}", dir.display(), cluster.major)),
     }

@@ -8,6 +8,7 @@ pub mod model;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod worker;
 
 pub use client::dead::{DeadFilter, DeadLetter};
 pub use client::executor::Executor;
@@ -21,3 +22,4 @@ pub use model::{
     limits,
 };
 pub use store::migrate::Migrated;
+pub use worker::{Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};

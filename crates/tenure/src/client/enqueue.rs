@@ -71,7 +71,6 @@ fn only(ids: &[i64]) -> Result<JobId, Error> {
 }
 
 /// Ends a running job in the caller's transaction.
-#[allow(dead_code)]
 pub(crate) async fn complete_on<E: Executor + ?Sized>(
     tx: &mut E,
     texts: &Texts,

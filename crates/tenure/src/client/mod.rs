@@ -104,7 +104,7 @@ impl Client {
         Client { pool: Arc::new(Pool::new(options, pool_size, pool_wait)), texts }
     }
 
-    async fn session(&self) -> Result<Pooled<'_>, Error> {
+    pub(crate) async fn session(&self) -> Result<Pooled<'_>, Error> {
         self.pool.get().await
     }
 }

@@ -57,7 +57,7 @@ impl Pool {
 }
 
 /// A connection on loan; goes back to the pool when dropped, unless it is broken.
-pub(super) struct Pooled<'a> {
+pub(crate) struct Pooled<'a> {
     session: Option<Session>,
     pool: &'a Pool,
     _permit: SemaphorePermit<'a>,

@@ -51,10 +51,21 @@ impl StoreError {
         matches!(self, StoreError::Lost(_))
     }
 
-    /// Trying the same once more can help: deadlock, serialization, timeouts, the server out of some resource.
-    pub(crate) fn is_transient(&self) -> bool {
-        let Some(code) = self.sqlstate() else { return self.is_lost() };
-        code.starts_with("40") || code.starts_with("53") || matches!(code, "55P03" | "57014" | "57P04" | "58030")
+    /// Some value that was sent is the reason (data, constraint, program limit, or our own checks): without it the same
+    /// statement would pass.
+    pub(crate) fn is_about_values(&self) -> bool {
+        match self {
+            StoreError::Refused { sqlstate, .. } => {
+                matches!(sqlstate.code().get(..2), Some("22" | "23" | "54")) || sqlstate.code() == "TN002"
+            }
+            StoreError::Protocol(_) => true,
+            StoreError::Lost(_) => false,
+        }
+    }
+
+    /// Somebody else held a row for longer than we wait.
+    pub(crate) fn is_lock_wait(&self) -> bool {
+        self.sqlstate() == Some("55P03")
     }
 }
 

@@ -43,7 +43,6 @@ pub(crate) fn latest() -> i32 {
 pub(crate) async fn migrate(options: &SessionOptions, roles: bool) -> Result<Migrated, Error> {
     let mut options = options.clone();
     options.deadline = STATEMENT_MAX;
-    options.statement_timeout = None;
     let schema = options.texts.schema().to_owned();
     let mut session = Session::connect(&options, None).await.map_err(|e| Error::store("migrate", e))?;
     let started = Instant::now();

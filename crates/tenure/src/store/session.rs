@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQueryMessage, Socket};
 
 use super::address;
 use super::failure::{Loss, StoreError};
@@ -38,8 +38,6 @@ pub(crate) struct SessionOptions {
     pub(crate) pooler: bool,
     /// The longest wait for the answer to one statement.
     pub(crate) deadline: Duration,
-    /// The server's own limit for each statement; none behind a pooler, which refuses such settings.
-    pub(crate) statement_timeout: Option<Duration>,
     pub(crate) verify_tls: bool,
 }
 
@@ -60,7 +58,7 @@ impl SessionOptions {
             .keepalives_retries(KEEPALIVE_RETRIES)
             .target_session_attrs(TargetSessionAttrs::ReadWrite);
         let deadline = Duration::from_secs(30);
-        Ok(SessionOptions { config, texts, pooler: false, deadline, statement_timeout: None, verify_tls })
+        Ok(SessionOptions { config, texts, pooler: false, deadline, verify_tls })
     }
 
     /// The configuration to connect with: what depends on the other options is put in here.
@@ -72,11 +70,8 @@ impl SessionOptions {
             config.target_session_attrs(TargetSessionAttrs::Any);
         } else {
             // Our statements are short; compiling their plans takes longer than running them.
-            let mut own = format!("{} -c jit=off", config.get_options().unwrap_or_default());
-            if let Some(limit) = self.statement_timeout {
-                own.push_str(&format!(" -c statement_timeout={}", limit.as_millis()));
-            }
-            config.options(own);
+            let own = config.get_options().unwrap_or_default();
+            config.options(format!("{own} -c jit=off"));
         }
         config
     }
@@ -215,9 +210,19 @@ impl Session {
         Ok(rows.pop())
     }
 
-    /// Runs a script of several commands in one trip. For texts of ours only: nothing is bound.
-    pub(crate) async fn run_script(&self, sql: &str) -> Result<(), StoreError> {
-        self.within_deadline(async { Ok(self.client.batch_execute(sql).await?) }).await
+    /// Runs a script of several commands in one trip, as one transaction; the first value that it returns. Nothing can
+    /// be bound: only for texts of ours.
+    pub(crate) async fn run_script(&self, sql: &str) -> Result<Option<String>, StoreError> {
+        let answers = self.within_deadline(async { Ok(self.client.simple_query(sql).await?) }).await?;
+        Ok(answers.iter().find_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        }))
+    }
+
+    /// The name of the schema that was chosen.
+    pub(crate) fn schema(&self) -> &str {
+        self.texts.schema()
     }
 
     async fn query_unnamed(

@@ -1,0 +1,289 @@
+//! The verbs of a worker's life: register, attach, heartbeat, sleep, claim, tick, leave.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::wire::JsonText;
+use super::{Session, Statement, StoreError};
+use crate::model::RawJson;
+
+static REGISTER: Statement = Statement {
+    name: "register_worker",
+    sql: "select worker_id, token::text from tenure.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    params: &[
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT4,
+        Type::TEXT,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT4,
+        Type::INT4,
+        Type::BOOL,
+    ],
+};
+static ATTACH: Statement = Statement {
+    name: "attach_worker",
+    sql: "select tenure.attach_worker($1, $2::text::uuid)",
+    params: &[Type::INT8, Type::TEXT],
+};
+static HEARTBEAT: Statement = Statement {
+    name: "heartbeat",
+    sql: "select lease_left_ms, cancel_jobs from tenure.heartbeat($1, $2::text::uuid)",
+    params: &[Type::INT8, Type::TEXT],
+};
+static LEAVE: Statement = Statement {
+    name: "leave_worker",
+    sql: "select tenure.leave_worker($1, $2::text::uuid)",
+    params: &[Type::INT8, Type::TEXT],
+};
+static SLEEP: Statement = Statement {
+    name: "sleep",
+    sql: "select tenure.sleep($1, $2::text::uuid, $3)",
+    params: &[Type::INT8, Type::TEXT, Type::TEXT_ARRAY],
+};
+static WAKE: Statement =
+    Statement { name: "wake", sql: "select tenure.wake($1, $2::text::uuid)", params: &[Type::INT8, Type::TEXT] };
+static CLAIM: Statement = Statement {
+    name: "claim",
+    sql: "select lease_id, job_id, slot, queue, kind, attempt, max_attempts, timeout_ms, created_at, idempotency_key, payload \
+          from tenure.claim($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)",
+    params: &[
+        Type::INT8,
+        Type::TEXT,
+        Type::TEXT_ARRAY,
+        Type::INT4_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BOOL,
+    ],
+};
+static PROGRESS: Statement = Statement {
+    name: "progress",
+    sql: "select tenure.progress($1, $2, $3)",
+    params: &[Type::INT8, Type::INT8, Type::JSON],
+};
+
+pub(super) static STATEMENTS: &[&Statement] =
+    &[&REGISTER, &ATTACH, &HEARTBEAT, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
+
+/// One registration of a worker: the number and the secret that every later verb shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub(crate) worker: i64,
+    pub(crate) token: String,
+}
+
+/// What a worker says of itself when it registers.
+pub(crate) struct Introduction<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) host: &'a str,
+    pub(crate) pid: i32,
+    pub(crate) queues: &'a [String],
+    pub(crate) kinds: &'a [String],
+    pub(crate) lease: Duration,
+    pub(crate) grace: Duration,
+    /// Take the shared session lock on this connection; not behind a pooler.
+    pub(crate) lock: bool,
+}
+
+/// The answer to a heartbeat.
+pub(crate) struct Renewal {
+    pub(crate) lease_left: Duration,
+    /// Running jobs of this worker that somebody wants cancelled.
+    pub(crate) cancel_jobs: Vec<i64>,
+}
+
+/// What one claim asks for. The arrays are those of the SQL function.
+pub(crate) struct ClaimRequest<'a> {
+    pub(crate) queues: &'a [String],
+    pub(crate) wants: &'a [i32],
+    pub(crate) kinds: &'a [String],
+    pub(crate) solo_kinds: &'a [String],
+    pub(crate) lanes: &'a [i16],
+    pub(crate) after: &'a [i64],
+    pub(crate) low: bool,
+}
+
+/// A job as it comes out of a claim.
+pub(crate) struct ClaimedRow {
+    pub(crate) lease: i64,
+    pub(crate) job: i64,
+    pub(crate) slot: u32,
+    pub(crate) queue: String,
+    pub(crate) kind: String,
+    pub(crate) attempt: i16,
+    pub(crate) max_attempts: i16,
+    pub(crate) timeout_ms: Option<i64>,
+    pub(crate) created_at: SystemTime,
+    pub(crate) idempotency_key: Option<String>,
+    pub(crate) payload: RawJson,
+}
+
+/// The last row of every claim.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Trailer {
+    /// The new cursors, in the shape of `after`.
+    pub(crate) after: Vec<i64>,
+    /// Low passes only: the smallest id that a plain read still sees, per lane.
+    pub(crate) first: Option<Vec<Option<i64>>>,
+    /// The claim's own transaction id, when it needed one. A string, because JSON readers round large numbers.
+    pub(crate) xid: Option<String>,
+    /// The oldest transaction that was open when the claim began.
+    pub(crate) xmin: Option<String>,
+    /// Time to the next job that becomes due; 0: overdue.
+    pub(crate) next_due_ms: Option<i64>,
+    /// Maintenance is due: somebody should call tick.
+    pub(crate) tick_due: bool,
+    /// Those of the asked queues that are paused.
+    pub(crate) paused: Vec<String>,
+}
+
+impl Trailer {
+    pub(crate) fn xid(&self) -> Option<u64> {
+        self.xid.as_deref()?.parse().ok()
+    }
+
+    pub(crate) fn xmin(&self) -> Option<u64> {
+        self.xmin.as_deref()?.parse().ok()
+    }
+}
+
+/// The answer to [`Session::tick`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Ticked {
+    /// This call did the work; false: another worker's did, or it is not time yet.
+    pub(crate) ran: bool,
+    pub(crate) next_ms: Option<i64>,
+    pub(crate) rescued: i64,
+    pub(crate) promoted: i64,
+}
+
+impl Session {
+    pub(crate) async fn register_worker(&self, me: &Introduction<'_>) -> Result<Registration, StoreError> {
+        let lease_ms = millis(me.lease);
+        let grace_ms = millis(me.grace);
+        let version = env!("CARGO_PKG_VERSION");
+        let row = self
+            .query_opt(
+                &REGISTER,
+                &[&me.name, &me.host, &me.pid, &version, &me.queues, &me.kinds, &lease_ms, &grace_ms, &me.lock],
+            )
+            .await?
+            .ok_or_else(|| StoreError::Protocol("register_worker returned no row".to_owned()))?;
+        Ok(Registration { worker: row.try_get(0)?, token: row.try_get(1)? })
+    }
+
+    /// Takes the shared session lock on this connection. False: the worker is gone, register anew.
+    pub(crate) async fn attach_worker(&self, me: &Registration) -> Result<bool, StoreError> {
+        self.yes_or_no(self.query_opt(&ATTACH, &[&me.worker, &me.token]).await?)
+    }
+
+    /// Extends the lease. None: the worker is gone.
+    pub(crate) async fn heartbeat(&self, me: &Registration) -> Result<Option<Renewal>, StoreError> {
+        let Some(row) = self.query_opt(&HEARTBEAT, &[&me.worker, &me.token]).await? else { return Ok(None) };
+        let left_ms: i32 = row.try_get(0)?;
+        let cancel_jobs: Option<Vec<i64>> = row.try_get(1)?;
+        Ok(Some(Renewal {
+            lease_left: Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)),
+            cancel_jobs: cancel_jobs.unwrap_or_default(),
+        }))
+    }
+
+    /// The last act of a clean stop. False: leases are left, the row stays until they are rescued.
+    pub(crate) async fn leave_worker(&self, me: &Registration) -> Result<bool, StoreError> {
+        self.yes_or_no(self.query_opt(&LEAVE, &[&me.worker, &me.token]).await?)
+    }
+
+    pub(crate) async fn sleep(&self, me: &Registration, queues: &[String]) -> Result<(), StoreError> {
+        self.query(&SLEEP, &[&me.worker, &me.token, &queues]).await.map(drop)
+    }
+
+    pub(crate) async fn wake(&self, me: &Registration) -> Result<(), StoreError> {
+        self.query(&WAKE, &[&me.worker, &me.token]).await.map(drop)
+    }
+
+    pub(crate) async fn claim(
+        &self,
+        me: &Registration,
+        ask: &ClaimRequest<'_>,
+    ) -> Result<(Vec<ClaimedRow>, Trailer), StoreError> {
+        let rows = self
+            .query(
+                &CLAIM,
+                &[
+                    &me.worker,
+                    &me.token,
+                    &ask.queues,
+                    &ask.wants,
+                    &ask.kinds,
+                    &ask.solo_kinds,
+                    &ask.lanes,
+                    &ask.after,
+                    &ask.low,
+                ],
+            )
+            .await?;
+        let Some((last, jobs)) = rows.split_last() else {
+            return Err(StoreError::Protocol("claim returned no trailer".to_owned()));
+        };
+        let trailer = serde_json::from_str(last.try_get::<_, JsonText<'_>>("payload")?.0)
+            .map_err(|error| StoreError::Protocol(format!("claim returned a trailer that cannot be read: {error}")))?;
+        let jobs = jobs.iter().map(claimed_row).collect::<Result<_, _>>()?;
+        Ok((jobs, trailer))
+    }
+
+    /// Runs the duties that are due, within `limit` on the server.
+    pub(crate) async fn tick(&self, me: &Registration, limit: Duration) -> Result<Ticked, StoreError> {
+        // Both commands go in one trip and are one transaction, so that the limit holds for this call alone, also behind
+        // a pooler. Nothing but numbers and the checked name of the schema is put into the text.
+        let (limit_ms, schema) = (limit.as_millis(), self.schema());
+        let script = format!("set local statement_timeout = {limit_ms}; select {schema}.tick({})", me.worker);
+        let text = self.run_script(&script).await?;
+        serde_json::from_str(&text.unwrap_or_default())
+            .map_err(|error| StoreError::Protocol(format!("tick returned what cannot be read: {error}")))
+    }
+
+    /// Asks for the notifications of this worker on this connection.
+    pub(crate) async fn listen(&self, me: &Registration) -> Result<(), StoreError> {
+        let script = format!("listen {}_{}", self.schema(), me.worker);
+        self.run_script(&script).await.map(drop)
+    }
+
+    /// Stores how far a job is. False: the lease is lost.
+    pub(crate) async fn progress(&self, job: i64, lease: i64, value: &str) -> Result<bool, StoreError> {
+        self.yes_or_no(self.query_opt(&PROGRESS, &[&job, &lease, &JsonText(value)]).await?)
+    }
+
+    fn yes_or_no(&self, row: Option<Row>) -> Result<bool, StoreError> {
+        Ok(row.map(|row| row.try_get::<_, Option<bool>>(0)).transpose()?.flatten().unwrap_or(false))
+    }
+}
+
+fn claimed_row(row: &Row) -> Result<ClaimedRow, StoreError> {
+    let slot: i32 = row.try_get(2)?;
+    Ok(ClaimedRow {
+        lease: row.try_get(0)?,
+        job: row.try_get(1)?,
+        slot: u32::try_from(slot).map_err(|_| StoreError::Protocol(format!("slot {slot} is negative")))?,
+        queue: row.try_get(3)?,
+        kind: row.try_get(4)?,
+        attempt: row.try_get(5)?,
+        max_attempts: row.try_get(6)?,
+        timeout_ms: row.try_get(7)?,
+        created_at: row.try_get(8)?,
+        idempotency_key: row.try_get(9)?,
+        payload: row.try_get(10)?,
+    })
+}
+
+fn millis(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,44 @@
+//! The waits between tries to reach the database: growing, capped, jittered, for ever.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(20);
+const CAP: Duration = Duration::from_secs(2);
+
+/// Counts failed tries.
+#[derive(Default)]
+pub(super) struct Backoff {
+    tries: u32,
+}
+
+impl Backoff {
+    /// How long to wait before the next try: half to all of 20 ms, 40 ms … 2 s, so that a thousand workers do not come
+    /// back in the same instant and none waits long after a short outage.
+    pub(super) fn next(&mut self) -> Duration {
+        let full = FIRST.saturating_mul(1 << self.tries.min(10)).min(CAP);
+        self.tries += 1;
+        full.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.tries = 0;
+    }
+
+    /// Worth a line in the log: the first tries and then ever fewer.
+    pub(super) fn is_loud(&self) -> bool {
+        self.tries.is_power_of_two()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_cap_and_stay_there() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<_> = (0..5_000).map(|_| backoff.next()).collect();
+        assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST);
+        assert!(waits[20..].iter().all(|wait| *wait >= CAP / 2 && *wait <= CAP));
+    }
+}

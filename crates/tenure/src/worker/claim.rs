@@ -1,0 +1,404 @@
+//! Asks for work: as much as can start, no more often than it helps.
+//!
+//! A worker never claims more than it can start: free slots for kinds that are slow or unknown, and for quick kinds
+//! what starts within a quarter of a second. Where a worker handles both, it asks twice, the second time for the quick
+//! kinds alone. When there is nothing it registers as a sleeper, looks once more, and waits for a notification, for the
+//! next job to become due, or for the poll interval, whichever comes first.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::backoff::Backoff;
+use super::cursors::Cursors;
+use super::engine::{Engine, Phase, Room, StopWish};
+use super::lease::jobs_of;
+use super::link::Attached;
+use super::pace::{AHEAD_MAX, ahead};
+use crate::store::{ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
+
+/// Jobs that were claimed ahead and could not start within this time go back.
+const WAITING_MAX: Duration = Duration::from_secs(1);
+/// After a reconnect, and once more this much later, a worker asks for leases that it does not know: a claim whose
+/// answer was lost may still be running in the server when the first question is asked.
+const SECOND_AUDIT: Duration = Duration::from_secs(10);
+/// Work that comes less often than this is worth a notification each.
+const QUIET_AFTER: Duration = Duration::from_millis(100);
+
+/// Claims until the worker stops.
+pub(super) async fn keep(engine: Arc<Engine>) {
+    let mut claimer = Claimer::new(engine.clone());
+    let mut backoff = Backoff::default();
+    loop {
+        let attached = tokio::select! {
+            () = engine.until(Phase::Stopping) => return,
+            attached = engine.link.attached() => attached,
+        };
+        claimer.attach(&attached);
+        match claimer.round(&attached).await {
+            Ok(()) => backoff.reset(),
+            Err(error) if error.is_lost() => {}
+            Err(error) if error.is_worker_gone() => engine.lost(&attached.registration, "its lease was over"),
+            Err(error) => {
+                let wait = backoff.next();
+                if backoff.is_loud() {
+                    tracing::warn!(%error, ?wait, "a claim failed, trying again");
+                }
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+/// A set of kinds, and where the next claim for them starts.
+struct View {
+    kinds: Vec<String>,
+    solo: Vec<String>,
+    cursors: Cursors,
+}
+
+impl View {
+    fn of_kinds(&mut self, kinds: Vec<String>, now: Instant) {
+        if self.kinds != kinds {
+            // Cursors pass over rows of other kinds: they are good for this set alone.
+            self.kinds = kinds;
+            self.cursors.reset(now);
+        }
+    }
+}
+
+/// How many jobs to ask for, per queue.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wants {
+    /// Of all kinds.
+    all: Vec<i32>,
+    /// Of the quick kinds alone.
+    quick: Vec<i32>,
+}
+
+impl Wants {
+    fn wants(&self, queue: usize) -> bool {
+        self.all[queue] > 0 || self.quick[queue] > 0
+    }
+
+    /// The queues with room.
+    fn queues(&self) -> impl Iterator<Item = usize> {
+        (0..self.all.len()).filter(|queue| self.wants(*queue))
+    }
+}
+
+/// What to ask for of all kinds, and then of the quick ones. `target` is how many jobs of quick kinds may wait.
+fn wants_of(room: Room, target: usize, all_quick: bool) -> (i32, i32) {
+    if room.idle == 0 && room.pending >= target.div_ceil(2) {
+        return (0, 0);
+    }
+    let ahead = (room.idle + target).saturating_sub(room.pending).min(AHEAD_MAX);
+    if all_quick {
+        return (jobs(ahead), 0);
+    }
+    let free = room.slots.saturating_sub(room.slow_held);
+    if target == 0 {
+        return (jobs(room.idle.saturating_sub(room.pending).min(free)), 0);
+    }
+    // Slots that are always busy with quick jobs are soon free: one other job at a time may wait for one of them.
+    (jobs(room.idle.max(1).min(free)), jobs(ahead))
+}
+
+fn jobs(count: usize) -> i32 {
+    i32::try_from(count.min(AHEAD_MAX)).unwrap_or_default()
+}
+
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Claimer {
+    engine: Arc<Engine>,
+    names: Vec<String>,
+    all: View,
+    quick: View,
+    registration: Option<Arc<Registration>>,
+    session: Option<Arc<Session>>,
+    /// The queues for which this worker is registered as a sleeper.
+    asleep: Vec<bool>,
+    /// Something may have been committed below the cursors.
+    low_wanted: bool,
+    poll_at: Instant,
+    due_at: Option<Instant>,
+    /// When work was last found.
+    found_at: Option<Instant>,
+    /// When to ask for leases that we do not know, and how often.
+    audit_at: Instant,
+    audits_left: u8,
+}
+
+impl Claimer {
+    fn new(engine: Arc<Engine>) -> Claimer {
+        let (now, queues) = (Instant::now(), engine.queues.len());
+        let view = || View { kinds: Vec::new(), solo: Vec::new(), cursors: Cursors::new(queues, now) };
+        Claimer {
+            names: engine.queues.iter().map(|queue| queue.name.clone()).collect(),
+            all: view(),
+            quick: view(),
+            registration: None,
+            session: None,
+            asleep: vec![false; queues],
+            low_wanted: true,
+            poll_at: now,
+            due_at: None,
+            found_at: None,
+            audit_at: now,
+            audits_left: 0,
+            engine,
+        }
+    }
+
+    /// A new registration starts from nothing: it may even be another database.
+    fn attach(&mut self, attached: &Attached) {
+        let now = Instant::now();
+        let same_session = self.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, &attached.session));
+        if same_session {
+            return;
+        }
+        self.session = Some(attached.session.clone());
+        self.poll_at = now;
+        self.low_wanted = true;
+        if self.registration.as_ref() == Some(&attached.registration) {
+            (self.audit_at, self.audits_left) = (now, 2);
+        } else {
+            self.registration = Some(attached.registration.clone());
+            self.all.cursors.reset(now);
+            self.quick.cursors.reset(now);
+            self.asleep.fill(false);
+            self.audits_left = 0;
+        }
+    }
+
+    /// One look: claims, or waits for a reason to.
+    async fn round(&mut self, at: &Attached) -> Result<(), StoreError> {
+        self.audit(at).await?;
+        let wants = self.plan();
+        let look = self.next_look(&wants);
+        if look.is_none_or(|look| look > Instant::now()) {
+            self.wait(look).await;
+            return Ok(());
+        }
+        let low = self.low_wanted && self.all.cursors.low_due(Instant::now());
+        let mut got = self.pass(at, false, &wants.all, low).await?;
+        if wants.quick.iter().any(|want| *want > 0) {
+            let quick = self.plan().quick;
+            got += self.pass(at, true, &quick, low).await?;
+        }
+        if low {
+            self.low_wanted = false;
+        }
+        if got > 0 { self.found(at).await } else { self.nothing_found(at, &wants, low).await }
+    }
+
+    /// When to claim next if nobody tells: at once where there is room and we are not asleep. None: there is no room.
+    fn next_look(&self, wants: &Wants) -> Option<Instant> {
+        if wants.queues().any(|queue| !self.asleep[queue]) {
+            return Some(Instant::now());
+        }
+        wants.queues().next()?;
+        let low_at = self.low_wanted.then(|| self.all.cursors.low_next());
+        Some(low_at.map_or(self.poll_at, |low_at| low_at.min(self.poll_at)))
+    }
+
+    async fn wait(&mut self, look: Option<Instant>) {
+        let engine = self.engine.clone();
+        let give_back = engine.has_waiting().then(|| Instant::now() + WAITING_MAX);
+        tokio::select! {
+            () = engine.until(Phase::Stopping) => {}
+            () = engine.woken.notified() => {
+                self.low_wanted = true;
+                self.poll_at = Instant::now();
+            }
+            () = engine.room.notified() => {}
+            () = until(self.due_at) => {
+                // The maintenance turn moves what is due and tells us.
+                self.due_at = None;
+                engine.tick_wanted.notify_one();
+            }
+            () = until(look) => self.low_wanted = true,
+            () = until(give_back) => {
+                if let Some(before) = Instant::now().checked_sub(WAITING_MAX) {
+                    engine.give_back_waiting(before);
+                }
+            }
+        }
+    }
+
+    /// What each queue has room for, by what is known of the kinds now.
+    fn plan(&mut self) -> Wants {
+        let now = Instant::now();
+        let looks: Vec<_> = self.engine.kinds.iter().map(|kind| (kind, kind.look())).collect();
+        let open = || looks.iter().filter(|(_, look)| !look.refused);
+        let quick_p95 = open().filter(|(_, look)| look.quick).map(|(_, look)| look.p95).max();
+        let all_quick = open().all(|(_, look)| look.quick);
+        let solo: Vec<_> = open().filter(|(_, look)| look.solo).map(|(kind, _)| kind.name.clone()).collect();
+        let quick_kinds = open().filter(|(_, look)| look.quick).map(|(kind, _)| kind.name.clone()).collect();
+        self.all.of_kinds(open().map(|(kind, _)| kind.name.clone()).collect(), now);
+        self.quick.of_kinds(quick_kinds, now);
+        self.quick.solo.clone_from(&solo);
+        self.all.solo = solo;
+        let mut wants = Wants::default();
+        for queue in 0..self.names.len() {
+            let room = self.engine.room_in(queue);
+            let target = quick_p95.map_or(0, |p95| ahead(p95, room.slots.saturating_sub(room.slow_running)));
+            self.engine.set_low_water(queue, target.div_ceil(2));
+            let (all, quick) = wants_of(room, target, all_quick);
+            wants.all.push(all);
+            wants.quick.push(quick);
+        }
+        wants
+    }
+
+    /// One claim; the number of jobs that it brought.
+    async fn pass(&mut self, at: &Attached, quick: bool, wants: &[i32], low: bool) -> Result<usize, StoreError> {
+        let view = if quick { &mut self.quick } else { &mut self.all };
+        if view.kinds.is_empty() || wants.iter().all(|want| *want <= 0) {
+            return Ok(0);
+        }
+        let began = Instant::now();
+        let pass = view.cursors.pass(low, began);
+        let request = ClaimRequest {
+            queues: &self.names,
+            wants,
+            kinds: &view.kinds,
+            solo_kinds: &view.solo,
+            lanes: &pass.lanes,
+            after: &pass.after,
+            low: pass.low,
+        };
+        let (rows, trailer) = at.session.claim(&at.registration, &request).await?;
+        let engine = &self.engine;
+        engine.stats.claims.one();
+        let got = rows.len();
+        let (jobs, strangers) = jobs_of(
+            rows,
+            &at.registration,
+            &engine.held,
+            |name| engine.queue_named(name),
+            |name| engine.kind_named(name),
+        );
+        let mut counts = vec![0; wants.len()];
+        jobs.iter().for_each(|job| counts[job.queue] += 1);
+        let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| *count >= *want).collect();
+        view.cursors.learn(&pass, &trailer, &full, began, Instant::now());
+        engine.take_in(jobs);
+        engine.give_back(strangers);
+        // Short of what was wanted: perhaps the rest is below the cursor.
+        let short = full.iter().zip(wants).any(|(full, want)| *want > 0 && !full);
+        self.low_wanted |= got > 0 && short && !pass.low;
+        self.note(&trailer);
+        Ok(got)
+    }
+
+    fn note(&mut self, trailer: &Trailer) {
+        let due = trailer.next_due_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or_default()));
+        self.due_at = due.map(|due| Instant::now() + due);
+        if trailer.tick_due {
+            self.engine.tick_wanted.notify_one();
+        }
+    }
+
+    /// Awake again. When work comes only now and then and there is still room, the worker stays registered as a
+    /// sleeper: being told of each job is then cheaper than to wake up and go to sleep for it.
+    async fn found(&mut self, at: &Attached) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let quiet = self.found_at.replace(now).is_none_or(|before| now - before > QUIET_AFTER);
+        let roomy = self.plan();
+        let dozing =
+            quiet && !self.low_wanted && (0..self.asleep.len()).all(|queue| !self.asleep[queue] || roomy.wants(queue));
+        if dozing || !self.asleep.contains(&true) {
+            return Ok(());
+        }
+        self.asleep.fill(false);
+        if !self.engine.settings.pooler {
+            at.session.wake(&at.registration).await?;
+        }
+        Ok(())
+    }
+
+    /// Nothing to claim. Registers as a sleeper first and looks again; what was looked through twice is slept on.
+    async fn nothing_found(&mut self, at: &Attached, wants: &Wants, was_low: bool) -> Result<(), StoreError> {
+        let poll = self.engine.settings.poll;
+        self.poll_at = Instant::now() + poll.mul_f64(0.9 + fastrand::f64() / 5.0);
+        if self.engine.settings.drain && was_low && self.is_drained() {
+            self.engine.wish_stop(StopWish::Graceful);
+        }
+        let fresh: Vec<_> = wants.queues().filter(|queue| !self.asleep[*queue]).collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> = fresh.iter().map(|index| self.names[*index].clone()).collect();
+        fresh.into_iter().for_each(|index| self.asleep[index] = true);
+        if !self.engine.settings.pooler {
+            at.session.sleep(&at.registration, &names).await?;
+        }
+        // Enqueued between our look and our registration: nobody told us.
+        self.low_wanted = true;
+        self.poll_at = Instant::now();
+        Ok(())
+    }
+
+    fn is_drained(&self) -> bool {
+        self.engine.running.is_empty() && !self.engine.has_waiting() && self.engine.outbox.is_settled()
+    }
+
+    /// Gives back leases that the database knows of and we do not.
+    async fn audit(&mut self, at: &Attached) -> Result<(), StoreError> {
+        let now = Instant::now();
+        if self.audits_left == 0 || self.audit_at > now {
+            return Ok(());
+        }
+        let unknown: Vec<_> = at
+            .session
+            .leases_of(&at.registration)
+            .await?
+            .into_iter()
+            .filter(|(lease, _)| !self.engine.held.knows(*lease))
+            .collect();
+        self.audits_left -= 1;
+        self.audit_at = now + SECOND_AUDIT;
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(leases = unknown.len(), "leases of a claim whose answer was lost go back");
+        let (leases, strips): (Vec<i64>, Vec<Strip>) = unknown.into_iter().unzip();
+        at.session.release(&at.registration, &leases, &strips).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(slots: usize, idle: usize, pending: usize, slow_held: usize) -> Room {
+        Room { slots, idle, pending, slow_held, slow_running: slow_held }
+    }
+
+    #[test]
+    fn a_worker_never_asks_for_more_than_it_can_start() {
+        let check =
+            |room, target, all_quick, expected| assert_eq!(wants_of(room, target, all_quick), expected, "{room:?}");
+        // Nothing is known, or all is slow: free slots.
+        check(room(8, 8, 0, 0), 0, false, (8, 0));
+        check(room(8, 3, 0, 5), 0, false, (3, 0));
+        check(room(8, 0, 0, 8), 0, false, (0, 0));
+        // All is quick: free slots and what starts within the window, asked for when half of it is used up.
+        check(room(4, 4, 0, 0), 500, true, (504, 0));
+        check(room(4, 0, 250, 0), 500, true, (0, 0));
+        check(room(4, 0, 249, 0), 500, true, (251, 0));
+        check(room(4, 4, 0, 0), 5000, true, (1000, 0));
+        // Both: slots for the slow ones, the window for the quick ones.
+        check(room(4, 2, 0, 2), 100, false, (2, 102));
+        check(room(4, 0, 10, 1), 100, false, (1, 90));
+        check(room(4, 0, 10, 4), 100, false, (0, 90));
+        // More slots in use than allowed, after concurrency was lowered.
+        check(room(2, 0, 0, 5), 0, false, (0, 0));
+    }
+}

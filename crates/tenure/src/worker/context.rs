@@ -1,0 +1,337 @@
+//! What a handler knows of its job, and how it is told to stop.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Instant, SystemTime};
+
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::engine::Engine;
+use super::lease::{Job, Lease};
+use super::result::stored_form;
+use crate::client::Client;
+use crate::client::enqueue::complete_on;
+use crate::client::executor::Executor;
+use crate::error::{Error, ErrorCode};
+use crate::model::{JobId, RawJson};
+
+/// Why a handler should stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// Somebody cancelled the job.
+    Cancelled,
+    /// The worker stops; the job is given back without using an attempt.
+    Shutdown,
+    /// The job is not this worker's any more: what the handler does from now on may happen twice, and its result is
+    /// refused.
+    LeaseLost,
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StopReason::Cancelled => "cancelled",
+            StopReason::Shutdown => "shutdown",
+            StopReason::LeaseLost => "lease lost",
+        })
+    }
+}
+
+/// A handler's view of its job. Cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    pub(super) run: Arc<JobRun>,
+}
+
+impl Context {
+    /// The job's number.
+    pub fn job_id(&self) -> JobId {
+        self.run.job
+    }
+
+    /// The job's kind.
+    pub fn kind(&self) -> &str {
+        &self.run.engine.kinds[self.run.kind].name
+    }
+
+    /// The queue that it came from.
+    pub fn queue(&self) -> &str {
+        &self.run.engine.queues[self.run.queue].name
+    }
+
+    /// The number of this attempt; the first is 1.
+    pub fn attempt(&self) -> u16 {
+        self.run.attempt
+    }
+
+    /// After so many failed attempts the job goes to the dead letters.
+    pub fn max_attempts(&self) -> u16 {
+        self.run.max_attempts
+    }
+
+    /// Text that is the same for every attempt of this job and for no other job: pass it to a provider that accepts
+    /// one, so that an attempt that is repeated is not billed twice.
+    pub fn idempotency_key(&self) -> &str {
+        self.run.key.get_or_init(|| default_key(self.run.job, self.run.created_at))
+    }
+
+    /// A number that is larger in every later attempt: a system that remembers the largest it saw can refuse a late
+    /// attempt. It is the number of the lease, and what `tenure.complete` in SQL wants as `fence`.
+    pub fn fence(&self) -> i64 {
+        self.run.lease.id
+    }
+
+    /// Waits until the handler should stop, and says why. A handler that goes on is aborted a little later.
+    pub async fn cancelled(&self) -> StopReason {
+        loop {
+            let told = self.run.told.notified();
+            if let Some(reason) = self.run.stop_reason() {
+                return reason;
+            }
+            told.await;
+        }
+    }
+
+    /// Should the handler stop? For loops that do not wait.
+    pub fn is_cancelled(&self) -> bool {
+        self.run.stop_reason().is_some()
+    }
+
+    /// Why the handler should stop; none: it should not.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.run.stop_reason()
+    }
+
+    /// The same as a token, to hand to code that takes one.
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let token = self.run.token.get_or_init(CancellationToken::new).clone();
+        if self.is_cancelled() {
+            token.cancel();
+        }
+        token
+    }
+
+    /// Stores how far the job is, for people to see. At most 64 KiB of JSON; the newest value replaces the one before.
+    ///
+    /// # Errors
+    /// `LeaseLost`: the job is not this worker's any more. `BadInput`: the value cannot be stored. Otherwise as every
+    /// call to the database; a handler may well ignore it.
+    pub async fn progress(&self, value: &(impl Serialize + Sync + ?Sized)) -> Result<(), Error> {
+        let value = RawJson::of(value)?;
+        let session = self.client().session().await?;
+        let stored = session.progress(self.run.job.get(), self.fence(), value.get()).await;
+        match stored.map_err(|error| Error::store("store the progress", error))? {
+            true => Ok(()),
+            false => Err(self.lease_lost()),
+        }
+    }
+
+    /// Completes the job in the handler's own transaction: its writes, the end of the job and what it enqueues commit
+    /// together or not at all. After it the handler commits and returns `Ok`; what it returns is not stored.
+    ///
+    /// Works on every [`Executor`]. Write first, call this last: until the commit it holds the job's lease, and the
+    /// server ends the transaction if it idles until the lease is over.
+    ///
+    /// # Errors
+    /// `LeaseLost`: the job belongs to others now, and the transaction cannot commit. `Conflict`: under repeatable read
+    /// or serializable, run the whole transaction again.
+    ///
+    /// # Example
+    /// ```no_run
+    /// # async fn example(ctx: tenure::Context, mut db: tokio_postgres::Client) -> Result<(), tenure::Fail> {
+    /// let mut tx = db.transaction().await?;
+    /// tx.execute("update account set balance = balance - 5 where id = 7", &[]).await?;
+    /// ctx.complete_in(&mut tx, &"charged").await?;
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn complete_in<E: Executor + ?Sized>(
+        &self,
+        tx: &mut E,
+        result: &(impl Serialize + Sync + ?Sized),
+    ) -> Result<(), Error> {
+        let engine = &self.run.engine;
+        // From now on its jobs get a lease row each, so that this transaction holds up no sibling.
+        engine.kinds[self.run.kind].completes_itself.store(true, Ordering::Relaxed);
+        let result = stored_form(result);
+        let texts = &engine.settings.work_session.texts;
+        complete_on(tx, texts, self.run.job, self.fence(), result.as_ref()).await?;
+        self.run.completes_itself.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A client for what a handler enqueues, cancels or looks up. All handlers of the worker share its few connections,
+    /// which are not those that the worker itself needs.
+    pub fn client(&self) -> &Client {
+        &self.run.engine.settings.client
+    }
+
+    fn lease_lost(&self) -> Error {
+        let text = format!("the lease {} on job {} is lost: the job belongs to others now", self.fence(), self.run.job);
+        Error::new(ErrorCode::LeaseLost, text)
+    }
+
+    /// This process cannot run jobs of this kind (its program is missing, for example): the job goes back without using
+    /// an attempt, whatever the handler returns, and this worker claims no more of the kind until it is started again.
+    /// When no kind is left the worker stops.
+    pub fn refuse_kind(&self, why: &str) {
+        self.run.refused.store(true, Ordering::Relaxed);
+        self.run.engine.refuse_kind(self.run.kind, why);
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("job_id", &self.job_id())
+            .field("kind", &self.kind())
+            .field("queue", &self.queue())
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
+    }
+}
+
+/// "<job id>-<created_at in microseconds, hexadecimal>", as the database derives it too: the time keeps ids apart that a
+/// restored backup hands out again.
+fn default_key(job: JobId, created_at: SystemTime) -> String {
+    let micros = created_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
+    format!("{job}-{micros:x}")
+}
+
+/// One run of one job.
+pub(super) struct JobRun {
+    pub(super) engine: Arc<Engine>,
+    job: JobId,
+    pub(super) lease: Arc<Lease>,
+    pub(super) slot: u32,
+    pub(super) queue: usize,
+    pub(super) kind: usize,
+    pub(super) attempt: u16,
+    pub(super) max_attempts: u16,
+    created_at: SystemTime,
+    key: OnceLock<String>,
+    pub(super) began: Instant,
+    /// When it must have ended; none: no limit.
+    pub(super) must_end: Option<Instant>,
+    /// 0, or one more than the [`StopReason`].
+    stop: AtomicU8,
+    aborted_at: OnceLock<Instant>,
+    told: Notify,
+    token: OnceLock<CancellationToken>,
+    /// The handler called `complete_in`: its own transaction ends the job.
+    pub(super) completes_itself: AtomicBool,
+    pub(super) refused: AtomicBool,
+    pub(super) overrun: AtomicBool,
+}
+
+impl JobRun {
+    pub(super) fn of(engine: Arc<Engine>, job: &mut Job) -> JobRun {
+        let began = Instant::now();
+        let timeout = job.timeout.unwrap_or(engine.kinds[job.kind].options.timeout);
+        let key = OnceLock::new();
+        if let Some(given) = job.idempotency_key.take() {
+            let _ = key.set(given);
+        }
+        JobRun {
+            job: job.id,
+            lease: job.lease.clone(),
+            slot: job.slot,
+            queue: job.queue,
+            kind: job.kind,
+            attempt: u16::try_from(job.attempt).unwrap_or_default(),
+            max_attempts: u16::try_from(job.max_attempts).unwrap_or_default(),
+            created_at: job.created_at,
+            key,
+            began,
+            must_end: if timeout.is_zero() { None } else { began.checked_add(timeout) },
+            stop: AtomicU8::new(0),
+            aborted_at: OnceLock::new(),
+            told: Notify::new(),
+            token: OnceLock::new(),
+            completes_itself: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
+            engine,
+        }
+    }
+
+    pub(super) fn job(&self) -> JobId {
+        self.job
+    }
+
+    pub(super) fn fence(&self) -> i64 {
+        self.lease.id
+    }
+
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
+        match self.stop.load(Ordering::Acquire) {
+            1 => Some(StopReason::Cancelled),
+            2 => Some(StopReason::Shutdown),
+            3 => Some(StopReason::LeaseLost),
+            _ => None,
+        }
+    }
+
+    /// Asks the handler to stop. The loss of the lease replaces any other reason, otherwise the first one stands.
+    pub(super) fn stop(&self, reason: StopReason) {
+        let code = match reason {
+            StopReason::Cancelled => 1,
+            StopReason::Shutdown => 2,
+            StopReason::LeaseLost => 3,
+        };
+        if reason == StopReason::LeaseLost {
+            self.stop.store(code, Ordering::Release);
+        } else {
+            let _ = self.stop.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+        }
+        if let Some(token) = self.token.get() {
+            token.cancel();
+        }
+        self.told.notify_waiters();
+    }
+
+    /// Ends the handler at its next await.
+    pub(super) fn abort(&self) {
+        let _ = self.aborted_at.set(Instant::now());
+        self.told.notify_waiters();
+    }
+
+    pub(super) async fn until_aborted(&self) {
+        loop {
+            let told = self.told.notified();
+            if self.aborted_at.get().is_some() {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// Should have ended and has not: blocking code in the handler.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        let aborted_at = self.aborted_at.get().copied();
+        [aborted_at, self.must_end].into_iter().flatten().any(|end| end <= now)
+    }
+}
+
+impl fmt::Debug for JobRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobRun({} under lease {})", self.job, self.lease.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_default_key_is_the_id_and_the_time() {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_micros(0x1af);
+        assert_eq!(default_key(JobId::from(42), at), "42-1af");
+    }
+}

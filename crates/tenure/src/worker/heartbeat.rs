@@ -1,0 +1,285 @@
+//! The control connection: registration, session lock, LISTEN, heartbeat and maintenance turns.
+//!
+//! It lives on a thread of its own with a runtime of its own, so that handlers that burn CPU on all threads of the
+//! program's runtime cannot starve the heartbeat. A watchdog beside it stops the worker's handlers before anybody else
+//! can take their jobs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
+use tokio_postgres::Notification;
+
+use super::backoff::Backoff;
+use super::engine::{Engine, Phase};
+use super::link::loss_of;
+use super::standing::Side;
+use crate::error::Error;
+use crate::store::{Introduction, Registration, Session, StoreError};
+
+/// Notifications are hints; more than this many unread ones are dropped.
+const NOTIFICATIONS_MAX: usize = 1024;
+/// A maintenance turn may not hold up the heartbeat for longer than this part of its period.
+const TICK_SHARE: u32 = 2;
+const TICK_MAX: Duration = Duration::from_secs(5);
+/// Between two tries of a heartbeat that the database refused.
+const BEAT_AGAIN: Duration = Duration::from_millis(500);
+/// How often handlers are looked at that should have ended.
+const OVERRUN_LOOK: Duration = Duration::from_secs(1);
+/// The last words of a worker take at most this long.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// Answers: registered (or why not), and later: ended, and whether it left in order.
+pub(super) struct Control {
+    pub(super) started: oneshot::Receiver<Result<(), Error>>,
+    pub(super) ended: oneshot::Receiver<bool>,
+}
+
+/// Starts the thread.
+pub(super) fn start(engine: Arc<Engine>) -> Result<Control, Error> {
+    let (tell_started, started) = oneshot::channel();
+    let (tell_ended, ended) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::internal(format!("no runtime for the heartbeat: {error}")))?;
+    std::thread::Builder::new()
+        .name("tenure-heartbeat".to_owned())
+        .spawn(move || {
+            let left = runtime.block_on(async {
+                let watchdog = tokio::spawn(watch(engine.clone()));
+                let left = keep(&engine, tell_started).await;
+                watchdog.abort();
+                left
+            });
+            let _ = tell_ended.send(left);
+        })
+        .map_err(|error| Error::internal(format!("no thread for the heartbeat: {error}")))?;
+    Ok(Control { started, ended })
+}
+
+/// Stops the handlers in time when the lease cannot be renewed or the connections cannot be made again.
+async fn watch(engine: Arc<Engine>) {
+    loop {
+        let registration = engine.standing.overdue().await;
+        engine.lost(&registration, "it could not be renewed in time");
+    }
+}
+
+/// Keeps the control connection until the worker has ended. True: it left in order.
+async fn keep(engine: &Arc<Engine>, tell_started: oneshot::Sender<Result<(), Error>>) -> bool {
+    let mut tell_started = Some(tell_started);
+    let mut backoff = Backoff::default();
+    loop {
+        let (sender, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
+        let connected = tokio::select! {
+            connected = connect(engine, sender) => connected,
+            () = engine.until(Phase::Ended) => return false,
+        };
+        match connected {
+            Ok((session, registration)) => {
+                backoff.reset();
+                match tell_started.take() {
+                    Some(tell) => drop(tell.send(Ok(()))),
+                    None => engine.stats.reconnects.one(),
+                }
+                let control = Controlled { engine, session, registration, notifications };
+                if let Served::Left(left) = control.serve().await {
+                    return left;
+                }
+            }
+            Err(error) => {
+                if let Some(tell) = tell_started.take() {
+                    let _ = tell.send(Err(Error::store("start the worker", error)));
+                    return false;
+                }
+                engine.standing.cut(Side::Control, &loss_of(&error), Instant::now());
+                let wait = backoff.next();
+                if backoff.is_loud() {
+                    tracing::warn!(%error, ?wait, "no control connection, trying again");
+                }
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+/// A new session with the lock of the registration that we have, or of a new one.
+async fn connect(
+    engine: &Arc<Engine>,
+    notifications: mpsc::Sender<Notification>,
+) -> Result<(Session, Arc<Registration>), StoreError> {
+    let session = Session::connect(&engine.settings.control_session, Some(notifications)).await?;
+    if let Some(registration) = engine.standing.current() {
+        if engine.settings.pooler || session.attach_worker(&registration).await? {
+            return listening(engine, session, registration).await;
+        }
+        engine.lost(&registration, "the database does not know this worker any more");
+    }
+    let registration = register(engine, &session).await?;
+    listening(engine, session, registration).await
+}
+
+async fn register(engine: &Engine, session: &Session) -> Result<Arc<Registration>, StoreError> {
+    let settings = &engine.settings;
+    let queues: Vec<_> = engine.queues.iter().map(|queue| queue.name.clone()).collect();
+    let kinds: Vec<_> = engine.kinds.iter().map(|kind| kind.name.clone()).collect();
+    let sent = Instant::now();
+    let registration = session
+        .register_worker(&Introduction {
+            name: &settings.name,
+            host: &settings.host,
+            pid: i32::try_from(std::process::id()).unwrap_or_default(),
+            queues: &queues,
+            kinds: &kinds,
+            lease: settings.lease,
+            grace: settings.reconnect_grace,
+            lock: !settings.pooler,
+        })
+        .await?;
+    tracing::info!(worker = registration.worker, name = settings.name, "registered");
+    Ok(engine.standing.registered(registration, sent))
+}
+
+/// Ready to be told: LISTEN, where the connection is our own.
+async fn listening(
+    engine: &Engine,
+    session: Session,
+    registration: Arc<Registration>,
+) -> Result<(Session, Arc<Registration>), StoreError> {
+    if !engine.settings.pooler {
+        session.listen(&registration).await?;
+    }
+    engine.standing.connected(Side::Control);
+    // Whatever was told while nobody listened is found by looking.
+    engine.woken.notify_one();
+    Ok((session, registration))
+}
+
+/// How serving a connection came to its end.
+enum Served {
+    /// The connection or the registration is gone: make a new one.
+    Gone,
+    /// The worker has ended; true: in order.
+    Left(bool),
+}
+
+struct Controlled<'a> {
+    engine: &'a Arc<Engine>,
+    session: Session,
+    registration: Arc<Registration>,
+    notifications: mpsc::Receiver<Notification>,
+}
+
+impl Controlled<'_> {
+    async fn serve(mut self) -> Served {
+        let mut standing = self.engine.standing.watch();
+        let mut beat_at = Instant::now();
+        let mut tick_at = None;
+        let mut overruns = tokio::time::interval(OVERRUN_LOOK);
+        overruns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let registration = self.registration.clone();
+        loop {
+            // The heartbeat first: nothing else may come before it when it is due.
+            let done = tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(beat_at.into()) => match self.beat().await {
+                    Ok(next) => { beat_at = next; Ok(()) }
+                    Err(gone) => Err(gone),
+                },
+                loss = self.session.closed() => {
+                    tracing::info!(loss = loss.text, "the control connection was lost");
+                    self.engine.standing.cut(Side::Control, &loss, Instant::now());
+                    Err(Served::Gone)
+                }
+                _ = standing.wait_for(|now| now.as_deref() != Some(&*registration)) => Err(Served::Gone),
+                () = self.engine.until(Phase::Ended) => Err(Served::Left(self.leave().await)),
+                Some(notification) = self.notifications.recv() => {
+                    if self.hear(notification.payload()) {
+                        beat_at = Instant::now();
+                    }
+                    Ok(())
+                }
+                () = self.engine.tick_wanted.notified() => { tick_at = self.tick().await; Ok(()) }
+                () = at(tick_at) => { tick_at = self.tick().await; Ok(()) }
+                _ = overruns.tick() => { self.engine.note_overruns(); Ok(()) }
+            };
+            if let Err(end) = done {
+                return end;
+            }
+        }
+    }
+
+    /// Extends the lease; when the next one is due.
+    async fn beat(&self) -> Result<Instant, Served> {
+        let sent = Instant::now();
+        match self.session.heartbeat(&self.registration).await {
+            Ok(Some(renewal)) => {
+                self.engine.standing.renewed(sent, renewal.lease_left);
+                for job in renewal.cancel_jobs {
+                    self.engine.cancel(job.into());
+                }
+                Ok(sent + self.engine.settings.heartbeat)
+            }
+            Ok(None) => {
+                self.engine.lost(&self.registration, "its jobs were given to others");
+                Err(Served::Gone)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a heartbeat failed");
+                Ok(sent + BEAT_AGAIN)
+            }
+        }
+    }
+
+    /// True: a heartbeat should look what happened.
+    fn hear(&self, payload: &str) -> bool {
+        let mut words = payload.split(' ');
+        match words.next() {
+            Some("work") => self.engine.woken.notify_one(),
+            Some("rescued") => return true,
+            Some("cancel") => {
+                if let Some(Ok(job)) = words.next().map(str::parse::<i64>) {
+                    self.engine.cancel(job.into());
+                }
+            }
+            // A later version may say more; all of it is hints.
+            Some(_) | None => {}
+        }
+        false
+    }
+
+    /// A maintenance turn; when we were asked to do the next one.
+    async fn tick(&self) -> Option<Instant> {
+        let limit = (self.engine.settings.heartbeat / TICK_SHARE).min(TICK_MAX);
+        match self.session.tick(&self.registration, limit).await {
+            Ok(ticked) => {
+                let count = |n: i64| u64::try_from(n).unwrap_or_default();
+                self.engine.stats.rescued.add(count(ticked.rescued));
+                self.engine.stats.promoted.add(count(ticked.promoted));
+                if ticked.rescued + ticked.promoted > 0 {
+                    self.engine.woken.notify_one();
+                }
+                let next = ticked.next_ms.filter(|_| ticked.ran);
+                next.map(|ms| Instant::now() + Duration::from_millis(u64::try_from(ms).unwrap_or_default()))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a maintenance turn failed");
+                None
+            }
+        }
+    }
+
+    async fn leave(&self) -> bool {
+        let left = tokio::time::timeout(LEAVE_MAX, self.session.leave_worker(&self.registration)).await;
+        matches!(left, Ok(Ok(true)))
+    }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,43 @@
+//! The worker: claims jobs, runs their handlers, and writes down how they ended.
+//!
+//! It is a pipeline. [`claim`] asks for as much as can start, [`engine`] keeps the lines in front of the slots, [`run`]
+//! turns a handler's end into a value, [`flush`] writes those values in groups. Beside it [`heartbeat`] keeps the lease
+//! on a thread of its own, [`link`] keeps the other connection, [`standing`] knows whether both are still good, and
+//! [`shutdown`] ends it all. Handlers never borrow the two connections.
+
+mod backoff;
+mod builder;
+mod claim;
+mod context;
+mod cursors;
+mod engine;
+mod flush;
+mod heartbeat;
+mod kinds;
+mod lease;
+mod link;
+mod pace;
+mod panics;
+mod result;
+mod run;
+mod running;
+mod shutdown;
+mod standing;
+mod stats;
+
+pub use builder::WorkerBuilder;
+pub use context::{Context, StopReason};
+pub use kinds::KindOptions;
+pub use running::{RunningWorker, Summary};
+pub use stats::Stats;
+
+/// Where a worker begins: [`Worker::builder`].
+#[derive(Clone, Copy, Debug)]
+pub struct Worker;
+
+impl Worker {
+    /// Settings of a worker for the database at `url`, a connection string of either form.
+    pub fn builder(url: impl Into<String>) -> WorkerBuilder {
+        WorkerBuilder::new(url.into())
+    }
+}

@@ -1,0 +1,112 @@
+//! The end of a worker: claims stop at once, what has not started goes back, what runs may end within the grace, then
+//! it is asked to stop, then aborted and given back without using an attempt. A second wish skips the waiting.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::context::StopReason;
+use super::engine::{Engine, Phase, StopWish};
+use super::flush::{Report, settled_within};
+use super::heartbeat::Control;
+
+/// Of the grace, this part at its end is for handlers that were asked to stop …
+const ASKED_SHARE: u32 = 5;
+const ASKED_MAX: Duration = Duration::from_secs(5);
+/// … and this part for writing down what was aborted.
+const WRITING_SHARE: u32 = 20;
+const WRITING_MAX: Duration = Duration::from_millis(500);
+/// After a wish to stop at once.
+const AT_ONCE: Duration = Duration::from_millis(500);
+/// Aborted handlers are gone at their next await; blocking code is not waited for.
+const ABORT_NOTICE: Duration = Duration::from_millis(100);
+/// The last reports are written for at most this long beyond the grace.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Waits for the wish to stop and carries it out. True: nothing was left behind.
+pub(super) async fn supervise(engine: Arc<Engine>, control: Control) -> bool {
+    let mut wish = engine.stop_wish.subscribe();
+    let _ = wish.wait_for(|wish| *wish > StopWish::None).await;
+    tracing::info!(running = engine.running.all().len(), "stopping: no more claims");
+    engine.phase.send_replace(Phase::Stopping);
+    engine.give_back_waiting(Instant::now());
+
+    let plan = Plan::from(Instant::now(), engine.settings.shutdown_grace);
+    wait_for_handlers(&engine, plan.ask_at).await;
+    let asked: Vec<_> = engine.running.all();
+    asked.iter().for_each(|run| run.stop(StopReason::Shutdown));
+    wait_for_handlers(&engine, plan.abort_at).await;
+    let (all_ended, end_at) = abort_the_rest(&engine, plan.end_at).await;
+
+    let limit = end_at.saturating_duration_since(Instant::now()) + LAST_WORDS;
+    let all_written = settled_within(&engine, limit).await;
+    engine.phase.send_replace(Phase::Ended);
+    let left = control.ended.await.unwrap_or(false);
+    all_ended && all_written && left
+}
+
+/// The moments of a graceful stop.
+struct Plan {
+    ask_at: Instant,
+    abort_at: Instant,
+    end_at: Instant,
+}
+
+impl Plan {
+    fn from(now: Instant, grace: Duration) -> Plan {
+        let end_at = now + grace;
+        let writing = (grace / WRITING_SHARE).min(WRITING_MAX);
+        let asked = (grace / ASKED_SHARE).min(ASKED_MAX);
+        Plan { ask_at: end_at - asked, abort_at: end_at - writing, end_at }
+    }
+}
+
+/// Until all handlers have ended, the moment has come, or somebody cannot wait.
+async fn wait_for_handlers(engine: &Engine, until: Instant) {
+    let mut wish = engine.stop_wish.subscribe();
+    tokio::select! {
+        () = engine.running.until_empty() => {}
+        () = tokio::time::sleep_until(until.into()) => {}
+        _ = wish.wait_for(|wish| *wish == StopWish::AtOnce) => {}
+    }
+}
+
+/// Aborts what still runs. Blocking code cannot be aborted: its job goes back all the same, for the process is about to
+/// end, and waiting for its rescue would count as a lost worker.
+async fn abort_the_rest(engine: &Engine, end_at: Instant) -> (bool, Instant) {
+    let runs = engine.running.all();
+    if runs.is_empty() {
+        return (true, end_at);
+    }
+    let at_once = *engine.stop_wish.borrow() == StopWish::AtOnce;
+    let end_at = if at_once { Instant::now() + AT_ONCE } else { end_at };
+    runs.iter().for_each(|run| {
+        run.stop(StopReason::Shutdown);
+        run.abort();
+    });
+    let _ = tokio::time::timeout(ABORT_NOTICE, engine.running.until_empty()).await;
+    let blocked = engine.running.all();
+    for run in &blocked {
+        tracing::warn!(job = %run.job(), "the handler does not stop (blocking code?); its job goes back");
+        engine.outbox.put(Report::new(run, super::flush::Ending::Released));
+    }
+    (blocked.is_empty(), end_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_are_asked_and_aborted_within_the_grace() {
+        let now = Instant::now();
+        let check = |grace_ms: u64, ask_ms: u64, abort_ms: u64| {
+            let plan = Plan::from(now, Duration::from_millis(grace_ms));
+            let ms = |at: Instant| (at - now).as_millis() as u64;
+            assert_eq!((ms(plan.ask_at), ms(plan.abort_at), ms(plan.end_at)), (ask_ms, abort_ms, grace_ms));
+        };
+        check(30_000, 25_000, 29_500);
+        check(10_000, 8_000, 9_500);
+        check(1_000, 800, 950);
+        check(0, 0, 0);
+    }
+}

@@ -15,9 +15,11 @@
 mod database;
 mod gate;
 mod proxy;
+mod schema;
 mod until;
 
 pub use database::{Broken, TestDatabase, with_database};
 pub use gate::{Gate, Probe, Run};
 pub use proxy::{Cut, Fault, Proxy};
+pub use schema::schema_text;
 pub use until::{DEADLINE, Seen, until, until_within};

@@ -7,6 +7,7 @@ mod fire;
 mod lifecycle;
 mod operate;
 mod plans;
+mod schema;
 
 /// Not a test: the tests start this program again as a worker process, and it arrives here.
 #[test]

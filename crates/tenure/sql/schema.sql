@@ -1,0 +1,296 @@
+-- The schema as it stands after all migrations, read from the catalogs. Written by a test; do not edit.
+
+-- sequences
+sequence block_id cache 1
+sequence lease_id cache 1
+sequence worker_id cache 1
+
+-- tables
+table attempt_error
+  job_id bigint not null
+  attempt smallint not null
+  lease_id bigint not null
+  cause text not null
+  message text not null
+  details json
+  worker_id bigint not null
+  worker_name text
+  started_at timestamp with time zone not null
+  failed_at timestamp with time zone not null
+  attempt_error_pkey PRIMARY KEY (job_id, attempt, lease_id)
+table cancel_request
+  job_id bigint not null
+  worker_id bigint not null
+  requested_at timestamp with time zone not null default clock_timestamp()
+  cancel_request_pkey PRIMARY KEY (job_id)
+  CREATE INDEX cancel_request_worker ON tenure.cancel_request USING btree (worker_id)
+table dead_letter
+  job_id bigint not null
+  queue text not null
+  kind text not null
+  priority smallint not null
+  max_attempts smallint not null
+  timeout_ms bigint
+  created_at timestamp with time zone not null
+  run_at timestamp with time zone
+  idempotency_key text not null
+  origin_id bigint
+  replaces_id bigint
+  payload json not null
+  attempt smallint not null
+  cause text not null
+  message text not null
+  errors json not null
+  worker_id bigint
+  lease_id bigint
+  started_at timestamp with time zone
+  died_at timestamp with time zone not null
+  dead_letter_pkey PRIMARY KEY (job_id)
+  CREATE INDEX dead_letter_died ON tenure.dead_letter USING btree (died_at, job_id)
+table duty with (fillfactor=50)
+  name text not null
+  next_at timestamp with time zone not null
+  duty_pkey PRIMARY KEY (name)
+table held
+  block bigint not null
+  id bigint not null
+  reason text not null
+  held_at timestamp with time zone not null default clock_timestamp()
+  queue text not null
+  priority smallint not null
+  kind text not null
+  attempt smallint not null
+  flags smallint not null
+  mask bit(128) not null
+  held_attempt_is_not_negative CHECK ((attempt >= 0))
+  held_has_jobs CHECK ((bit_count(mask) > 0))
+  held_pkey PRIMARY KEY (block, id)
+  held_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
+table inbox
+  txid xid8 not null default pg_current_xact_id()
+  n bigint not null identity
+  kind text not null
+  payload json not null
+  queue text not null default 'default'::text
+  priority smallint not null default 2
+  run_at timestamp with time zone
+  max_attempts smallint not null default 5
+  timeout_ms bigint
+  inbox_pkey PRIMARY KEY (txid, n)
+table job partition by RANGE (id)
+  id bigint not null
+  queue text not null
+  kind text not null
+  priority smallint not null
+  max_attempts smallint not null
+  timeout_ms bigint
+  created_at timestamp with time zone not null
+  run_at timestamp with time zone
+  idempotency_key text
+  origin_id bigint
+  replaces_id bigint
+  payload json not null
+  job_kind_has_1_to_128_bytes CHECK (((octet_length(kind) >= 1) AND (octet_length(kind) <= 128)))
+  job_max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000)))
+  job_pkey PRIMARY KEY (id)
+  job_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
+  job_queue_has_1_to_128_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 128)))
+  job_timeout_is_not_negative CHECK ((timeout_ms >= 0))
+table later
+  block bigint not null
+  id bigint not null
+  due_at timestamp with time zone not null
+  reason "char" not null
+  queue text not null
+  priority smallint not null
+  kind text not null
+  attempt smallint not null
+  flags smallint not null
+  mask bit(128) not null
+  lease_id bigint
+  later_attempt_is_not_negative CHECK ((attempt >= 0))
+  later_has_jobs CHECK ((bit_count(mask) > 0))
+  later_pkey PRIMARY KEY (block, id)
+  later_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
+  later_reason_is_known CHECK ((reason = ANY (ARRAY['s'::"char", 'r'::"char", 'z'::"char"])))
+  CREATE INDEX later_due ON tenure.later USING btree (due_at, id)
+table lease with (fillfactor=70)
+  id bigint not null default nextval('tenure.lease_id'::regclass)
+  worker_id bigint not null
+  queue text not null
+  kind text not null
+  attempt smallint not null
+  flags smallint not null
+  leased_at timestamp with time zone not null
+  blocks bigint[] not null
+  strip bit varying not null
+  lease_attempt_is_positive CHECK ((attempt > 0))
+  lease_has_jobs CHECK ((((cardinality(blocks) >= 1) AND (cardinality(blocks) <= 64)) AND (length((strip)::"bit") = (cardinality(blocks) * 128)) AND (bit_count((strip)::"bit") > 0)))
+  lease_pkey PRIMARY KEY (id)
+  CREATE INDEX lease_worker ON tenure.lease USING btree (worker_id)
+table migration
+  version integer not null
+  name text not null
+  applied_at timestamp with time zone not null default clock_timestamp()
+  migration_pkey PRIMARY KEY (version)
+table outcome partition by RANGE (job_id)
+  job_id bigint not null
+  state "char" not null
+  attempt smallint not null
+  worker_id bigint
+  lease_id bigint
+  started_at timestamp with time zone
+  finished_at timestamp with time zone not null
+  result json
+  outcome_finished_after_started CHECK ((finished_at >= started_at))
+  outcome_pkey PRIMARY KEY (job_id)
+  outcome_state_is_known CHECK ((state = ANY (ARRAY['c'::"char", 'x'::"char"])))
+table partition
+  first_block bigint not null
+  end_block bigint
+  made_at timestamp with time zone not null default clock_timestamp()
+  partition_pkey PRIMARY KEY (first_block)
+table progress
+  job_id bigint not null
+  lease_id bigint not null
+  at timestamp with time zone not null
+  value json not null
+  progress_pkey PRIMARY KEY (job_id)
+table queue
+  name text not null
+  created_at timestamp with time zone not null default clock_timestamp()
+  paused_at timestamp with time zone
+  paused_by text
+  pause_reason text
+  queue_name_has_1_to_128_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128)))
+  queue_pkey PRIMARY KEY (name)
+table ready with (fillfactor=80)
+  queue text not null
+  priority smallint not null
+  id bigint not null
+  kind text not null
+  attempt smallint not null
+  flags smallint not null
+  block bigint not null
+  mask bit(128) not null
+  ready_attempt_is_not_negative CHECK ((attempt >= 0))
+  ready_has_jobs CHECK ((bit_count(mask) > 0))
+  ready_lane_is_minus_1_to_4 CHECK (((priority >= '-1'::integer) AND (priority <= 4)))
+  ready_pkey PRIMARY KEY (queue, priority, id)
+  CREATE INDEX ready_returned ON tenure.ready USING btree (block) WHERE (id <> block)
+table replacement
+  job_id bigint not null
+  new_id bigint not null
+  replaced_at timestamp with time zone not null default clock_timestamp()
+  replacement_pkey PRIMARY KEY (job_id)
+table setting
+  name text not null
+  value text not null
+  setting_pkey PRIMARY KEY (name)
+table sleeper
+  queue text not null
+  worker_id bigint not null
+  sleeper_pkey PRIMARY KEY (queue, worker_id)
+  sleeper_worker_id_fkey FOREIGN KEY (worker_id) REFERENCES tenure.worker(id) ON DELETE CASCADE
+  CREATE INDEX sleeper_worker ON tenure.sleeper USING btree (worker_id)
+table worker with (fillfactor=50)
+  id bigint not null
+  token uuid not null
+  name text not null
+  host text not null
+  pid integer not null
+  version text not null
+  queues text[] not null
+  kinds text[] not null
+  started_at timestamp with time zone not null default clock_timestamp()
+  lease_ms integer not null
+  grace_ms integer not null
+  seen_at timestamp with time zone not null
+  lease_until timestamp with time zone not null
+  locked_at timestamp with time zone
+  suspected_at timestamp with time zone
+  suspected_by "char"
+  dead_at timestamp with time zone
+  worker_grace_is_within_the_lease CHECK (((grace_ms >= 100) AND (grace_ms <= lease_ms)))
+  worker_lease_is_2_s_to_1_h CHECK (((lease_ms >= 2000) AND (lease_ms <= 3600000)))
+  worker_pkey PRIMARY KEY (id)
+  worker_suspicion_is_lock_or_time CHECK ((suspected_by = ANY (ARRAY['l'::"char", 't'::"char"])))
+
+-- views
+view jobs(id bigint, kind text, queue text, status text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, updated_at timestamp with time zone, worker text, last_error text, payload json, result json, progress json, timeout_ms bigint, idempotency_key text, origin_id bigint, replaces_id bigint, replaced_by bigint)
+view worker_list(id bigint, name text, host text, pid integer, version text, queues text[], kinds text[], started_at timestamp with time zone, seen_at timestamp with time zone, lease_until timestamp with time zone, lease_ms integer, has_lock boolean, state text, running numeric)
+
+-- functions that a client calls (security definer)
+function attach_worker(p_worker bigint, p_token uuid) returns boolean
+function cancel(p_job bigint) returns text
+function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes smallint[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, idempotency_key text, payload json)
+function complete(p_job bigint, p_fence bigint, p_result json DEFAULT NULL::json) returns void
+function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[], p_result_jobs bigint[], p_results json[]) returns TABLE(lease_id bigint, strip bit varying)
+function discard(p_job bigint) returns boolean
+function ended_by(p_leases bigint[], p_jobs bigint[]) returns TABLE(lease_id bigint, job_id bigint, status text)
+function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts smallint DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
+function enqueue_inbox() returns SETOF bigint
+function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts smallint DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
+function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_id bigint, status text)
+function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
+function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
+function leave_worker(p_worker bigint, p_token uuid) returns boolean
+function partitions() returns integer
+function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
+function pick_jobs(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer) returns SETOF bigint
+function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
+function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
+function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
+function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean) returns TABLE(worker_id bigint, token uuid)
+function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[]) returns TABLE(lease_id bigint, strip bit varying)
+function requeue(p_job bigint, p_payload json DEFAULT NULL::json) returns bigint
+function rescue(p_limit integer DEFAULT 1000) returns json
+function resume(p_queue text) returns boolean
+function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
+function tick(p_worker bigint) returns json
+function wake(p_worker bigint, p_token uuid) returns void
+
+-- functions that those build on
+function add_partition(p_first bigint, p_end bigint) returns void
+function backoff_ms(p_attempt integer) returns bigint
+function bound_tail(p_first bigint, p_width bigint) returns bigint
+function bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamp with time zone) returns void
+function check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts smallint, p_timeout_ms bigint) returns void
+function check_name(p_what text, p_name text) returns void
+function check_payload(p_payload json) returns void
+function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[]) returns bit varying
+function cut_text(p_text text) returns text
+function declare_dead() returns integer
+function errors_of(p_job bigint) returns json
+function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
+function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
+function idempotency_key_of(p_job tenure.job) returns text
+function is_alive(p_worker bigint, p_token uuid) returns boolean
+function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
+function join_bits(bit varying) returns bit varying
+function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
+function limit_idle(p_ms bigint) returns void
+function lock_class() returns integer
+function lock_is_free(w tenure.worker) returns boolean
+function lock_key(p_worker bigint) returns integer
+function mask_first(p_mask bit, p_count integer) returns bit
+function mask_fresh(p_count integer) returns bit
+function mask_of(p_job bigint) returns bit
+function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
+function promote_block(p_block bigint) returns void
+function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
+function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
+function refuse(p_state text, p_message text, p_hint text) returns void
+function rescue_lease(p_lease bigint) returns bigint
+function rescue_orphans(p_limit integer) returns bigint
+function running_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint)
+function second_sighting_at(w tenure.worker) returns timestamp with time zone
+function sight_workers() returns void
+function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
+function storable(p_json json) returns json
+function take_inbox(p_txid xid8) returns TABLE(n bigint, job_id bigint)
+function take_waiting(p_job bigint) returns smallint
+function tell(p_worker bigint, p_word text) returns void
+function tick_net() returns void
+function wake_next(p_queue text, p_worker bigint) returns void
+function wake_one(p_queue text) returns void

@@ -208,7 +208,9 @@ impl Error {
             StoreError::Refused { sqlstate, message, detail, hint } => {
                 Error::reported(what, sqlstate.code(), &message, detail.as_deref(), hint.as_deref())
             }
-            StoreError::Lost(loss) if loss.text.contains("read-only") || loss.text.contains("25006") => {
+            StoreError::Lost(loss)
+                if ["does not allow writes", "(25006)"].iter().any(|known| loss.text.contains(known)) =>
+            {
                 Error::new(ErrorCode::ReadOnly, format!("cannot {what}: {}", loss.text)).with_help(HELP_READ_ONLY)
             }
             StoreError::Lost(loss) => {

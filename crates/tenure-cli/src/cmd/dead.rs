@@ -46,13 +46,22 @@ impl Filter {
         self.queue.is_none() && self.kind.is_none() && self.cause.is_none() && self.before.is_none()
     }
 
+    /// Whether an empty one was meant is decided before.
     fn read(&self) -> DeadFilter {
         let mut filter = DeadFilter::all();
-        filter.queue.clone_from(&self.queue);
-        filter.kind.clone_from(&self.kind);
-        filter.cause.clone_from(&self.cause);
-        filter.before = self.before;
-        filter
+        if let Some(queue) = &self.queue {
+            filter = filter.queue(queue);
+        }
+        if let Some(kind) = &self.kind {
+            filter = filter.kind(kind);
+        }
+        if let Some(cause) = &self.cause {
+            filter = filter.cause(cause);
+        }
+        match self.before {
+            Some(instant) => filter.before(instant),
+            None => filter,
+        }
     }
 }
 

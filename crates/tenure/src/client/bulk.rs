@@ -10,7 +10,7 @@ use super::executor::sealed::{Param, Run};
 use crate::model::limits::{COPY_PIECE_BYTES, ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES};
 use crate::model::{Start, check_payload, names};
 use crate::store::Texts;
-use crate::store::enqueue::{COPY_INBOX, ENQUEUE_INBOX, ENQUEUE_MANY, NOW_MICROS};
+use crate::store::enqueue::{BEFORE_COPY, COPY_INBOX, ENQUEUE_INBOX, ENQUEUE_MANY, TRANSACTION};
 use crate::{Enqueue, Error, JobId, JobOptions, RawJson};
 
 impl Client {
@@ -37,7 +37,7 @@ impl Client {
         Ok(ids)
     }
 
-    /// The same in the caller's transaction.
+    /// The same in the caller's transaction. On a connection without one, every 10,000 commit by themselves.
     ///
     /// # Errors
     /// As [`enqueue_many`](Self::enqueue_many); the transaction must then be rolled back, part of the jobs may be in it.
@@ -100,7 +100,8 @@ impl Client {
     /// The same in the caller's transaction.
     ///
     /// # Errors
-    /// As [`enqueue_copy`](Self::enqueue_copy); the transaction must then be rolled back.
+    /// As [`enqueue_copy`](Self::enqueue_copy); the transaction must then be rolled back. `BadInput`: the connection is
+    /// in no transaction.
     pub async fn enqueue_copy_in<E: Executor + ?Sized>(
         &self,
         tx: &mut E,
@@ -114,7 +115,7 @@ impl Client {
         tx: &mut E,
         jobs: impl Iterator<Item = Result<Enqueue, Error>> + Send,
     ) -> Result<Vec<JobId>, Error> {
-        let now = now_micros(tx, &self.texts).await?;
+        let now = before_copy(tx, &self.texts).await?;
         let mut rows = CopyText { jobs, now, sent: 0 };
         tx.copy_rows(&self.texts, &COPY_INBOX, &mut rows).await?;
         let sent = rows.sent;
@@ -147,10 +148,19 @@ fn next_chunk<P: Serialize>(payloads: &mut impl Iterator<Item = P>, before: usiz
     Ok(chunk)
 }
 
-/// Delays become instants of the database's clock.
-async fn now_micros<E: Run + ?Sized>(tx: &mut E, texts: &Texts) -> Result<i64, Error> {
-    let now = tx.numbers(texts, &NOW_MICROS, &[]).await?;
-    now.first().copied().ok_or_else(|| Error::internal("the clock answered with no row"))
+/// Makes sure that COPY will start and what it copies will be seen, and reads the clock: delays become instants of the
+/// database's.
+async fn before_copy<E: Run + ?Sized>(tx: &mut E, texts: &Texts) -> Result<i64, Error> {
+    let first = tx.numbers(texts, &TRANSACTION, &[]).await?;
+    let second = tx.numbers(texts, &BEFORE_COPY, &[]).await?;
+    match (&first[..], &second[..]) {
+        ([before], [now, micros]) if before == now => Ok(*micros),
+        ([_], [_, _]) => Err(Error::bad_input(
+            "cannot copy the jobs outside of a transaction",
+            "begin one, so that the copied rows and what is made of them commit together; or use enqueue_copy",
+        )),
+        (_, _) => Err(Error::internal("the look before the COPY answered with another number of rows than two")),
+    }
 }
 
 fn check_count(made: usize, sent: usize) -> Result<(), Error> {

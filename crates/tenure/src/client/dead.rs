@@ -53,26 +53,51 @@ pub struct DeadLetter {
     pub replaced_by: Option<JobId>,
 }
 
-/// Which dead letters are meant. Those that were requeued are never among them.
+/// Which dead letters are meant: those that have all that is named. Those that were requeued are never among them.
 ///
-/// An empty filter lists all of them; what changes them refuses it and wants [`DeadFilter::all`].
+/// A filter that names nothing lists all of them; what changes them refuses it and wants [`DeadFilter::all`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadFilter {
-    /// Only of this queue.
-    pub queue: Option<String>,
-    /// Only of this kind.
-    pub kind: Option<String>,
-    /// Only with this cause: `error`, `timeout`, `worker_lost` …
-    pub cause: Option<String>,
-    /// Only those that died before this instant.
-    pub before: Option<SystemTime>,
+    queue: Option<String>,
+    kind: Option<String>,
+    cause: Option<String>,
+    before: Option<SystemTime>,
     everything: bool,
 }
 
 impl DeadFilter {
+    /// Names nothing yet.
+    pub fn new() -> Self {
+        DeadFilter::default()
+    }
+
     /// All of them, said explicitly.
     pub fn all() -> Self {
         DeadFilter { everything: true, ..DeadFilter::default() }
+    }
+
+    /// Only of this queue.
+    pub fn queue(mut self, queue: impl Into<String>) -> Self {
+        self.queue = Some(queue.into());
+        self
+    }
+
+    /// Only of this kind.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    /// Only with this cause: `error`, `timeout`, `worker_lost` …
+    pub fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// Only those that died before this instant of the database's clock.
+    pub fn before(mut self, instant: SystemTime) -> Self {
+        self.before = Some(instant);
+        self
     }
 
     fn is_empty(&self) -> bool {
@@ -232,6 +257,6 @@ mod tests {
         let error = DeadFilter::default().refuse_accident("discard").unwrap_err();
         assert!(error.to_string().contains("DeadFilter::all()"), "{error}");
         assert!(DeadFilter::all().refuse_accident("discard").is_ok());
-        assert!(DeadFilter { kind: Some("k".into()), ..DeadFilter::default() }.refuse_accident("discard").is_ok());
+        assert!(DeadFilter::new().kind("k").refuse_accident("discard").is_ok());
     }
 }

@@ -29,10 +29,16 @@ pub(crate) const COPY_INBOX: Statement = Statement {
 pub(crate) const ENQUEUE_INBOX: Statement =
     Statement { name: "enqueue the copied jobs", sql: "select id from tenure.enqueue_inbox() as id", params: &[] };
 
-/// Microseconds since 1970 by the database's clock.
-pub(crate) const NOW_MICROS: Statement = Statement {
-    name: "read the database's clock",
-    sql: "select (extract(epoch from clock_timestamp()) * 1000000)::bigint",
+pub(crate) const TRANSACTION: Statement =
+    Statement { name: "look at the transaction", sql: "select pg_current_xact_id()::text::bigint", params: &[] };
+
+/// Everything that could refuse the COPY when it starts; the rows are the transaction and microseconds since 1970 by the
+/// database's clock. A COPY that is refused at its start leaves the connection of tokio-postgres 0.7.18 one answer behind
+/// (the Sync after its CopyFail is answered too), so the rights, the lock and the existence of the table are found out before.
+pub(crate) const BEFORE_COPY: Statement = Statement {
+    name: "prepare to copy the jobs",
+    sql: "with tried as (insert into tenure.inbox (kind, payload) select 'x', 'null'::json where false) \
+          select unnest(array[pg_current_xact_id()::text::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint])",
     params: &[],
 };
 

@@ -1,10 +1,12 @@
 //! Tests of the whole: every one on a database of its own, on the server of `DATABASE_URL`.
 
 mod claim;
+mod clients;
 mod end;
 mod enqueue;
 mod fire;
 mod lifecycle;
+mod migrate;
 mod operate;
 mod plans;
 mod schema;

@@ -1,0 +1,218 @@
+//! The migration: complete or not at all, harmless twice, and what it refuses.
+
+use tenure::testing::{TestDatabase, with_database};
+use tenure::{Client, Enqueue, Error, ErrorCode, JobFilter, MigrateOptions, RawJson, migration_sql};
+
+const PLAIN: MigrateOptions = MigrateOptions { roles: false };
+
+async fn lazy(db: &TestDatabase, schema: &str) -> Client {
+    Client::builder(db.url()).schema(schema).connect().await.unwrap()
+}
+
+/// What a schema consists of, without its name. (Warnings name tenure whatever the schema.)
+async fn shape(db: &TestDatabase, schema: &str) -> Vec<String> {
+    let sql = "
+        select 'function ' || p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ') ' || md5(replace(replace(p.prosrc, '''tenure: ', ''''), $1, '*'))
+          from pg_proc p where p.pronamespace = $1::regnamespace
+        union all
+        select 'column ' || c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull
+          from pg_attribute a join pg_class c on c.oid = a.attrelid
+          where c.relnamespace = $1::regnamespace and a.attnum > 0 and not a.attisdropped
+        union all
+        select 'constraint ' || conname || ' ' || replace(pg_get_constraintdef(oid), $1, '*')
+          from pg_constraint where connamespace = $1::regnamespace
+        order by 1";
+    let sql = sql.replace("$1", &format!("'{schema}'"));
+    let rows = db.sql().await.query(&sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get::<_, String>(0).replace(&format!("{schema}."), "*.")).collect()
+}
+
+/// Both schemas consist of the same; what differs is shown.
+async fn assert_same_shape(db: &TestDatabase, one: &str, other: &str) {
+    let (one, other) = (shape(db, one).await, shape(db, other).await);
+    let missing = |from: &[String], of: &[String]| -> Vec<String> {
+        from.iter().filter(|part| !of.contains(part)).cloned().collect()
+    };
+    let (left, right) = (missing(&one, &other), missing(&other, &one));
+    assert!(left.is_empty() && right.is_empty(), "only in the first: {left:#?}\nonly in the second: {right:#?}");
+}
+
+#[tokio::test]
+async fn a_second_migration_changes_nothing() {
+    with_database(async |db| {
+        let client = db.client().await;
+        let before = shape(db, "tenure").await;
+        let done = client.migrate(PLAIN).await.unwrap();
+        assert_eq!((done.from, done.applied.len()), (done.to, 0));
+        assert_eq!(shape(db, "tenure").await, before);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_first_migrations_at_once_make_one_schema() {
+    with_database(async |db| {
+        let clients = [lazy(db, "jobs").await, lazy(db, "jobs").await, lazy(db, "jobs").await, lazy(db, "jobs").await];
+        let running = clients.map(|client| tokio::spawn(async move { client.migrate(PLAIN).await }));
+        let mut made = 0;
+        for migration in running {
+            made += migration.await.unwrap().unwrap().applied.len();
+        }
+        let versions = "select count(*) from jobs.migration";
+        let count: i64 = db.sql().await.query_one(versions, &[]).await.unwrap().get(0);
+        assert_eq!(made as i64, count);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_schema_is_the_same_under_another_name_and_apart_from_the_first() {
+    with_database(async |db| {
+        let (client, other) = (db.client().await, lazy(db, "jobs_2").await);
+        other.migrate(PLAIN).await.unwrap();
+        assert_same_shape(db, "jobs_2", "tenure").await;
+        other.enqueue(Enqueue::raw("k", RawJson::null())).await.unwrap();
+        other.enqueue_copy([Enqueue::raw("k", RawJson::null())]).await.unwrap();
+        assert_eq!(other.list(&JobFilter::default()).await.unwrap().len(), 2);
+        assert_eq!(client.list(&JobFilter::default()).await.unwrap().len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_printed_script_makes_what_the_migration_makes() {
+    with_database(async |db| {
+        db.sql().await.batch_execute(&migration_sql("printed", PLAIN).unwrap()).await.unwrap();
+        assert_same_shape(db, "printed", "tenure").await;
+        let done = lazy(db, "printed").await.migrate(PLAIN).await.unwrap();
+        assert_eq!(done.applied, [""; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_left_alone() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        sql.batch_execute("insert into tenure.migration (version, name) values (9999, '9999_future')").await.unwrap();
+        let error = db.client().await.migrate(PLAIN).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Schema);
+        assert!(error.to_string().contains("has version 9999") && error.help().is_some(), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_half_way_leaves_nothing() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        // The schema exists, with something in the way of a later statement.
+        sql.batch_execute("create schema jobs; create table jobs.worker (x int)").await.unwrap();
+        let error = lazy(db, "jobs").await.migrate(PLAIN).await.unwrap_err();
+        assert!(error.to_string().contains("apply migration 0001_tables"), "{error}");
+        let tables =
+            "select count(*) from pg_class where relnamespace = 'jobs'::regnamespace and relkind in ('r', 'p')";
+        assert_eq!(sql.query_one(tables, &[]).await.unwrap().get::<_, i64>(0), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_read_only_database_is_refused_by_name() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        let on = format!("alter database {} set default_transaction_read_only = on", db.name());
+        sql.batch_execute(&on).await.unwrap();
+        let error = match Client::connect(db.url()).await {
+            Err(error) => error,
+            Ok(client) => client.migrate(PLAIN).await.unwrap_err(),
+        };
+        assert_eq!(error.code(), ErrorCode::ReadOnly, "{error}");
+        assert!(error.help().unwrap().contains("connect to the primary"), "{error}");
+        sql.batch_execute(&on.replace("= on", "= off")).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_database_without_the_schema_names_the_way_out() {
+    with_database(async |db| {
+        let client = lazy(db, "nowhere").await;
+        let errors: [Error; 4] = [
+            client.enqueue(Enqueue::raw("k", RawJson::null())).await.unwrap_err(),
+            client.enqueue_copy([Enqueue::raw("k", RawJson::null())]).await.unwrap_err(),
+            client.list(&JobFilter::default()).await.unwrap_err(),
+            client.server().await.unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.code(), ErrorCode::Schema, "{error}");
+            assert!(error.help().unwrap().contains("tenure migrate"), "{error}");
+        }
+    })
+    .await;
+}
+
+/// The same server and database, as another role.
+fn url_as(db: &TestDatabase, role: &str) -> String {
+    let (scheme, rest) = db.url().split_once("://").expect("a URL");
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}://{role}:{role}@{host}")
+}
+
+/// A login role of this name, in the group when one is named; the group's members may do what its name says.
+async fn login(db: &TestDatabase, role: &str, group: Option<&str>) -> Client {
+    let sql = db.sql().await;
+    let member = group.map(|group| format!("; grant {group} to {role}")).unwrap_or_default();
+    sql.batch_execute(&format!("create role {role} login password '{role}'{member}")).await.unwrap();
+    Client::builder(url_as(db, role)).schema("app").connect().await.unwrap()
+}
+
+#[tokio::test]
+async fn each_role_may_do_what_its_name_says_and_nothing_else() {
+    with_database(async |db| {
+        let suffix = format!("{:x}", fastrand::u32(..));
+        let names = ["nobody", "producer", "viewer", "admin"].map(|name| format!("t_{name}_{suffix}"));
+        let owner = lazy(db, "app").await;
+        owner.migrate(MigrateOptions { roles: true }).await.unwrap();
+        let nobody = login(db, &names[0], None).await;
+        let producer = login(db, &names[1], Some("app_producer")).await;
+        let viewer = login(db, &names[2], Some("app_viewer")).await;
+        let admin = login(db, &names[3], Some("app_admin")).await;
+
+        let denied = |result: Result<(), Error>| {
+            let error = result.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Denied, "{error}");
+            assert!(error.help().is_some(), "{error}");
+        };
+        let job = || Enqueue::raw("k", RawJson::null());
+        denied(nobody.enqueue(job()).await.map(drop));
+        denied(nobody.list(&JobFilter::default()).await.map(drop));
+        denied(nobody.migrate(PLAIN).await.map(drop));
+        denied(viewer.enqueue(job()).await.map(drop));
+        denied(viewer.pause("q", None, None).await.map(drop));
+        denied(producer.pause("q", None, None).await.map(drop));
+
+        let id = producer.enqueue(job()).await.unwrap();
+        producer.enqueue_copy([job()]).await.unwrap();
+        producer.cancel(id).await.unwrap();
+        producer.wait(id, std::time::Duration::ZERO).await.unwrap();
+        assert_eq!(viewer.list(&JobFilter::default()).await.unwrap().len(), 2);
+        viewer.get(id).await.unwrap().unwrap();
+        viewer.queues().await.unwrap();
+        viewer.workers().await.unwrap();
+        viewer.server().await.unwrap();
+        viewer.dead_letters(&tenure::DeadFilter::new(), None, None).await.unwrap();
+        viewer.attempt_errors(id).await.unwrap();
+        admin.pause("q", None, None).await.unwrap();
+        admin.requeue(id, None).await.unwrap();
+
+        // A later migration without --roles keeps the rights.
+        owner.migrate(PLAIN).await.unwrap();
+        producer.enqueue(job()).await.unwrap();
+        let sql = db.sql().await;
+        for name in &names {
+            sql.batch_execute(&format!("drop owned by {name}; drop role {name}")).await.unwrap();
+        }
+    })
+    .await;
+}

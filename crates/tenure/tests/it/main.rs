@@ -9,6 +9,7 @@ mod lifecycle;
 mod migrate;
 mod operate;
 mod plans;
+mod readme;
 mod schema;
 
 /// Not a test: the tests start this program again as a worker process, and it arrives here.

@@ -1,0 +1,287 @@
+//! The verbs as a person types them: what goes to stdout and stderr, exit codes, and nothing half done.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tenure::testing::{TestDatabase, with_database};
+
+/// How a command ended.
+#[derive(Debug)]
+struct End {
+    code: i32,
+    out: String,
+    said: String,
+}
+
+/// Runs `tenure` on the database, with this text on stdin.
+fn tenure_with(db: &TestDatabase, args: &[&str], stdin: &str) -> End {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(args)
+        .env("DATABASE_URL", db.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tenure starts");
+    // A command that refuses its arguments does not read.
+    let _ = child.stdin.take().expect("its stdin").write_all(stdin.as_bytes());
+    let output = child.wait_with_output().expect("tenure ends");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    End { code: output.status.code().expect("an exit code"), out: text(output.stdout), said: text(output.stderr) }
+}
+
+fn tenure(db: &TestDatabase, args: &[&str]) -> End {
+    tenure_with(db, args, "")
+}
+
+/// The JSON that a command that succeeds prints.
+fn json(db: &TestDatabase, args: &[&str]) -> Value {
+    let end = tenure(db, args);
+    assert_eq!(end.code, 0, "{args:?}: {}", end.said);
+    serde_json::from_str(&end.out).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", end.out))
+}
+
+async fn stored(db: &TestDatabase) -> i64 {
+    db.sql().await.query_one("select count(*) from tenure.job", &[]).await.expect("a count").get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_is_named_with_the_way_out_and_nothing_is_enqueued() {
+    let (long, large) = ("x".repeat(129), format!("\"{}\"", "x".repeat(70_000)));
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["enqueue", "", "1"], &["kind name is empty", "1 to 128 bytes"]),
+        (&["enqueue", &long, "1"], &["is 129 bytes long", "1 to 128 bytes"]),
+        (&["enqueue", "a\nb", "1"], &["\"a\\nb\"", "U+000A"]),
+        (&["enqueue", "k", "1", "--queue", ""], &["queue name is empty"]),
+        (&["enqueue", "k", "1", "--queue", &long], &["is 129 bytes long"]),
+        (&["enqueue", "k", "{oops"], &["payload {oops", "not JSON", "line 1 column 2"]),
+        (&["enqueue", "k", ""], &["not JSON"]),
+        (&["enqueue", "k", r#"{"a":["\u0000"]}"#], &[r"\u0000 at $.a[0]", "base64"]),
+        (&["enqueue", "k", r#""\ud800""#], &[r"lone surrogate \ud800"]),
+        (&["enqueue", "k", &large], &["70002 bytes", "65536", "enqueue its id"]),
+        (&["enqueue", "k", "1", "--priority", "0"], &["priority 0 is outside 1 to 4"]),
+        (&["enqueue", "k", "1", "--priority", "-1"], &["priority -1 is outside 1 to 4"]),
+        (&["enqueue", "k", "1", "--priority", "high"], &["'high'"]),
+        (&["enqueue", "k", "1", "--in", "-5s"], &["\"-5s\" is not a duration", "not negative"]),
+        (&["enqueue", "k", "1", "--in", "3653d"], &["longer than 10 years"]),
+        (&["enqueue", "k", "1", "--in", "5s", "--at", "2027-01-01T00:00:00Z"], &["cannot be used with"]),
+        (&["enqueue", "k", "1", "--at", "tomorrow"], &["\"tomorrow\" is not an instant", "RFC 3339"]),
+        (&["enqueue", "k", "1", "--at", "2099-01-01T00:00:00Z"], &["more than 10 years ahead"]),
+        (&["enqueue", "k", "1", "--max-attempts", "0"], &["max_attempts 0 is outside 1 to 1000"]),
+        (&["enqueue", "k", "1", "--max-attempts", "1001"], &["max_attempts 1001"]),
+        (&["enqueue", "k", "1", "--timeout", "-1s"], &["\"-1s\" is not a duration"]),
+        (&["enqueue", "k"], &["<JSON>"]),
+        (&["enqueue", "--many", "/no/such/file"], &["/no/such/file", "file of JSON lines"]),
+        (&["enqueue", "--many", "-", "--kind", ""], &["kind name is empty"]),
+        (&["enqueue", "k", "1", "--schema", "No"], &["\"No\" cannot be the schema", "lower case"]),
+        (&["job", "show", "x"], &["\"x\" is not a job id"]),
+        (&["job", "list", "--status", "lost"], &["\"lost\" is no state", "available, scheduled"]),
+        (&["job", "list", "--limit", "0"], &["limit 0 is outside 1 to 1000"]),
+        (&["queue", "pause", ""], &["queue name is empty"]),
+        (&["dead", "requeue"], &["nothing is named", "--all"]),
+        (&["dead", "discard"], &["nothing is named", "--all"]),
+        (&["dead", "discard", "--all", "--kind", "k"], &["exclude each other"]),
+        (&["dead", "requeue", "1", "2", "--payload", "1"], &["--payload is for one job"]),
+        (&["dead", "list", "--before", "x"], &["how long ago"]),
+    ];
+    with_database(async |db| {
+        for (args, parts) in cases {
+            let end = tenure(db, args);
+            assert_eq!((end.code, end.out.as_str()), (2, ""), "{args:?}: {end:?}");
+            for part in *parts {
+                assert!(end.said.contains(part), "{args:?} does not say {part:?}: {}", end.said);
+            }
+        }
+        assert_eq!(stored(db).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_line_of_a_file_is_named_by_its_number_and_nothing_is_enqueued() {
+    with_database(async |db| {
+        let good = "{\"kind\":\"k\",\"payload\":{\"n\":1}}\n";
+        let large = format!("{{\"kind\":\"k\",\"payload\":\"{}\"}}", "x".repeat(70_000));
+        let cases = [
+            ("{\"kind\":\"k\",\"payload\":", "line 3: "),
+            ("{\"kind\":\"k\",\"payload\":1,\"priority\":0}", "line 3: priority 0 is outside 1 to 4"),
+            ("{\"kind\":\"k\",\"payload\":1,\"colour\":0}", "unknown field `colour`"),
+            ("{\"kind\":\"k\",\"payload\":\"\\u0000\"}", "line 3: "),
+            (large.as_str(), "70002 bytes; the limit is 65536"),
+        ];
+        let folder = std::env::temp_dir().join(format!("tenure-lines-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("jobs.ndjson");
+        for (line, expected) in cases {
+            let text = format!("{good}{good}{line}\n{good}");
+            std::fs::write(&file, &text).expect("a file");
+            for end in [
+                tenure(db, &["enqueue", "--many", file.to_str().expect("a path")]),
+                tenure_with(db, &["enqueue", "--many", "-"], &text),
+            ] {
+                assert_eq!((end.code, end.out.as_str()), (2, ""), "{line}: {end:?}");
+                assert!(end.said.contains(expected), "{line}: {}", end.said);
+            }
+        }
+        std::fs::write(&file, &large).expect("a file");
+        let end = tenure(db, &["enqueue", "--many", file.to_str().expect("a path")]);
+        assert!(end.said.contains("line 1, the longest"), "{}", end.said);
+        std::fs::remove_dir_all(&folder).expect("the folder");
+        assert_eq!(stored(db).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_are_enqueued_together_with_their_own_options() {
+    with_database(async |db| {
+        let lines = "{\"kind\":\"a\",\"payload\":[1, 2],\"queue\":\"q\",\"priority\":1,\"in\":\"1h\",\"max_attempts\":9,\"timeout\":\"5s\"}\n\n\
+                     {\"kind\":\"b\",\"payload\":null}";
+        let end = tenure_with(db, &["enqueue", "--many", "-", "--json", "--priority", "3"], lines);
+        assert_eq!(end.code, 0, "{}", end.said);
+        let answer: Value = serde_json::from_str(&end.out).expect("JSON");
+        assert_eq!(answer["enqueued"], 2);
+        let show = |n: usize| json(db, &["job", "show", &answer["ids"][n].to_string(), "--json"]);
+        let (first, second) = (show(0), show(1));
+        assert_eq!((&first["kind"], &first["queue"], &first["priority"]), (&"a".into(), &"q".into(), &1.into()));
+        assert_eq!((&first["status"], &first["max_attempts"], &first["timeout_ms"]), (&"scheduled".into(), &9.into(), &5_000.into()));
+        assert_eq!((&second["kind"], &second["queue"], &second["priority"]), (&"b".into(), &"default".into(), &3.into()));
+
+        let end = tenure_with(db, &["enqueue", "--many", "-", "--kind", "c"], "{\"kind\":1}\n2\n");
+        assert!(end.out.starts_with("enqueued 2 jobs, "), "{end:?}");
+        assert_eq!(json(db, &["job", "list", "--kind", "c", "--json"])[1]["payload"]["kind"], 1);
+        assert_eq!(tenure_with(db, &["enqueue", "--many", "-"], "").out, "enqueued 0 jobs\n");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_enqueued_listed_shown_and_cancelled() {
+    with_database(async |db| {
+        let end = tenure(db, &["enqueue", "send_mail", r#"{"to": "ada"}"#]);
+        assert_eq!((end.code, end.said.as_str()), (0, ""));
+        let id = end.out.trim().to_owned();
+        assert_eq!(json(db, &["job", "list", "--json"])[0]["id"].to_string(), id);
+        let table = tenure(db, &["job", "list", "--status", "available"]);
+        assert!(table.out.starts_with("ID") && table.out.contains("send_mail"), "{}", table.out);
+        let shown = json(db, &["job", "show", &id, "--json"]);
+        assert_eq!((&shown["status"], &shown["payload"]["to"]), (&"available".into(), &"ada".into()));
+        assert!(tenure(db, &["job", "show", &id]).out.contains("status           available"));
+        assert_eq!(tenure(db, &["job", "cancel", &id]).out, format!("{id} cancelled\n"));
+        assert_eq!(tenure(db, &["job", "cancel", &id]).out, format!("{id} already cancelled\n"));
+        let status = json(db, &["status", "--json"]);
+        assert_eq!(status["schema_version"], status["schema_version_known"]);
+        assert_eq!(tenure(db, &["status"]).code, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_exist_ends_with_3() {
+    with_database(async |db| {
+        for args in [
+            ["job", "show", "77"],
+            ["job", "cancel", "77"],
+            ["dead", "show", "77"],
+            ["dead", "requeue", "77"],
+            ["dead", "discard", "77"],
+        ] {
+            let end = tenure(db, &args);
+            assert_eq!(end.code, 3, "{args:?}: {end:?}");
+            assert!(end.said.contains("77"), "{args:?}: {}", end.said);
+        }
+        let id = tenure(db, &["enqueue", "k", "1"]).out.trim().to_owned();
+        let end = tenure(db, &["job", "cancel", &id, "77"]);
+        assert_eq!((end.code, end.out), (3, format!("{id} cancelled\n77 unknown\n")));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_paused_and_resumed() {
+    with_database(async |db| {
+        assert_eq!(tenure(db, &["queue", "pause", "mail", "--reason", "down", "--by", "me"]).out, "mail paused\n");
+        assert_eq!(tenure(db, &["queue", "pause", "mail"]).out, "mail was paused already\n");
+        let queue = &json(db, &["queue", "list", "--json"])[0];
+        assert_eq!((&queue["paused_by"], &queue["pause_reason"]), (&"me".into(), &"down".into()));
+        assert!(tenure(db, &["queue", "list"]).out.contains("by me: down"));
+        assert_eq!(json(db, &["queue", "resume", "mail", "--json"])["changed"], true);
+        assert_eq!(tenure(db, &["queue", "resume", "mail"]).out, "mail was not paused\n");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_cannot_be_used_is_named_with_the_way_out() {
+    with_database(async |db| {
+        let (host, name) = db.url().rsplit_once('/').expect("a URL");
+        let cases: &[(&[&str], &[&str])] = &[
+            (&["--database-url", "postgres://127.0.0.1:1/x"], &["127.0.0.1:1/x", "refused", "is the server running"]),
+            (
+                &["--database-url", &format!("{host}/no_such_db")],
+                &["\"no_such_db\" does not exist", "create the database"],
+            ),
+            (&["--schema", "nowhere"], &["nowhere", "run `tenure migrate`"]),
+        ];
+        for (options, parts) in cases {
+            for verb in
+                [&["status"][..], &["job", "list"], &["enqueue", "k", "1"], &["queue", "list"], &["dead", "list"]]
+            {
+                let end = tenure(db, &[verb, options].concat());
+                assert_eq!((end.code, end.out.as_str()), (1, ""), "{verb:?} {options:?}: {end:?}");
+                for part in *parts {
+                    assert!(end.said.contains(part), "{verb:?} {options:?} does not say {part:?}: {}", end.said);
+                }
+            }
+        }
+        let wrong = tenure(db, &["status", "--database-url", "postgres://u:secret@h:port/x"]);
+        assert_eq!(wrong.code, 2, "{wrong:?}");
+        assert!(wrong.said.contains("no connection string") && !wrong.said.contains("secret"), "{}", wrong.said);
+        assert_eq!(stored(db).await, 0, "{name}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_prints_migrates_and_refuses_a_newer_schema() {
+    with_database(async |db| {
+        let script = tenure(db, &["migrate", "--print", "--schema", "jobs"]);
+        assert!(script.out.contains("create schema if not exists jobs;") && script.out.ends_with("commit;\n"));
+        let first = json(db, &["migrate", "--schema", "jobs", "--json"]);
+        assert_eq!((&first["from"], &first["applied"][0]), (&0.into(), &"0001_tables".into()));
+        assert!(tenure(db, &["migrate", "--schema", "jobs"]).out.contains("functions renewed"));
+        let sql = db.sql().await;
+        sql.batch_execute("insert into jobs.migration (version, name) values (9999, '9999_x')").await.expect("a row");
+        let end = tenure(db, &["migrate", "--schema", "jobs"]);
+        assert_eq!(end.code, 1);
+        assert!(end.said.contains("version 9999") && end.said.contains("newer program"), "{}", end.said);
+    })
+    .await;
+}
+
+#[test]
+fn every_verb_explains_itself_with_examples() {
+    let verbs: &[&[&str]] = &[
+        &["dev"],
+        &["migrate"],
+        &["enqueue"],
+        &["job", "list"],
+        &["job", "show"],
+        &["job", "cancel"],
+        &["queue", "list"],
+        &["queue", "pause"],
+        &["queue", "resume"],
+        &["dead", "list"],
+        &["dead", "show"],
+        &["dead", "requeue"],
+        &["dead", "discard"],
+        &["status"],
+    ];
+    for verb in verbs {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_tenure")).args(*verb).arg("--help").output().expect("tenure starts");
+        let help = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success() && help.contains("Examples:"), "{verb:?}: {help}");
+    }
+}

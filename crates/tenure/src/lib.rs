@@ -23,3 +23,8 @@ pub use model::{
 };
 pub use store::migrate::Migrated;
 pub use worker::{Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};
+
+/// The examples of the guide, compiled as they stand there.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/worker.md")]
+pub struct GuideOfWorkers;

@@ -26,6 +26,9 @@ pub enum Command {
     #[command(subcommand)]
     Dead(cmd::dead::Dead),
     Status(cmd::status::Status),
+    Demo(cmd::demo::Demo),
+    #[command(hide = true)]
+    DemoWorker(cmd::demo::DemoWorker),
     #[command(hide = true)]
     DemoModelServer(cmd::demo::DemoModelServer),
 }

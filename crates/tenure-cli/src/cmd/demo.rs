@@ -1,18 +1,98 @@
 //! `tenure demo` and the processes that it starts.
 
-use crate::demo;
-use crate::exit::Outcome;
+use std::path::PathBuf;
+
+use crate::connection::Connection;
+use crate::demo::{self, Options, workers::WorkerArgs};
+use crate::exit::{Failure, Outcome};
+use crate::output;
+use crate::signals::Signals;
+
+/// Index a folder of real files with a pipeline of jobs, over a model server that misbehaves.
+///
+/// Per file: extract -> split -> embed -> store, by several worker processes. Prints a report taken from the database
+/// and answers one search. Exit code 1 when a chunk was lost, stored twice or billed twice.
+#[derive(Debug, clap::Args)]
+pub struct Demo {
+    /// The folder. Default: this project's own files, filled up with the sources of its dependencies.
+    #[arg(long, value_name = "DIR")]
+    path: Option<PathBuf>,
+    /// Worker processes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    workers: u8,
+    /// Kill -9 one of them in the middle.
+    #[arg(long)]
+    chaos: bool,
+    /// What to search for at the end.
+    #[arg(long, value_name = "TEXT", default_value = demo::search::QUERY)]
+    query: String,
+    /// What the model server's misbehaviour is drawn from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The report as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
 
 /// The model server of the demo, as its own process.
 #[derive(Debug, clap::Args)]
 pub struct DemoModelServer {
-    /// What the misbehaviour is drawn from.
     #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    seed: u64,
+}
+
+/// One worker of the demo, as its own process.
+#[derive(Debug, clap::Args)]
+pub struct DemoWorker {
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    run: String,
+    #[arg(long)]
+    model_url: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs the demo and prints its report. Ctrl-C ends it and its processes.
+pub async fn run(demo: Demo) -> Outcome {
+    if demo.connection.pooler {
+        return Err(Failure::Usage(
+            "--pooler: the demo keeps settings and a lock in its sessions; give it the server's own address".into(),
+        ));
+    }
+    let mut signals = Signals::listen()?;
+    let options = Options {
+        path: demo.path,
+        workers: usize::from(demo.workers),
+        chaos: demo.chaos,
+        seed: demo.seed,
+        query: demo.query,
+        connection: demo.connection,
+    };
+    let Some(report) = demo::run(&options, async { _ = signals.next().await }).await? else {
+        eprintln!("tenure: the demo was stopped; its processes have ended");
+        return Ok(1);
+    };
+    if demo.json {
+        output::json(&report)?;
+    } else {
+        output::text(&report.to_text())?;
+    }
+    Ok(u8::from(!report.holds()))
 }
 
 /// Serves until stdin ends.
 pub async fn model_server(args: DemoModelServer) -> Outcome {
     demo::model_server::run(args.seed).await?;
+    Ok(0)
+}
+
+/// Works until stdin ends.
+pub async fn worker(args: DemoWorker) -> Outcome {
+    let DemoWorker { name, run, model_url, connection } = args;
+    demo::workers::run(WorkerArgs { name, run, model_url, connection }).await?;
     Ok(0)
 }

@@ -23,6 +23,8 @@ pub async fn run(args: Args) -> Outcome {
         Command::Queue(queue) => queue::run(queue).await,
         Command::Dead(dead) => dead::run(dead).await,
         Command::Status(status) => status::run(status).await,
+        Command::Demo(args) => demo::run(args).await,
+        Command::DemoWorker(args) => demo::worker(args).await,
         Command::DemoModelServer(args) => demo::model_server(args).await,
     }
 }

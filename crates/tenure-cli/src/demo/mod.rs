@@ -1,7 +1,18 @@
 //! The demo: a real pipeline over real files, with a model server that misbehaves and workers that are killed.
-#![allow(dead_code)]
 
+mod database;
+mod model_client;
 pub mod model_server;
+mod pipeline;
 mod process;
+mod progress;
+mod report;
+mod run;
+mod schema;
+pub mod search;
+mod store;
 mod text;
 mod walk;
+pub mod workers;
+
+pub use run::{Options, run};

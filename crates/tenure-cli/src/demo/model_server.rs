@@ -26,6 +26,9 @@ use super::text;
 /// The name of the only model.
 pub const MODEL: &str = "hashed-ngrams-256";
 
+/// The name on the bill of requests that were answered from store.
+pub const REPLAYED: &str = "replayed";
+
 const INPUTS_MAX: usize = 128;
 const KEY_BYTES_MAX: usize = 255;
 
@@ -40,8 +43,7 @@ const MISBEHAVIOUR: [(Mood, u32); 6] = [
 ];
 
 /// How the server takes a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mood {
     /// Answers at once.
     Good,
@@ -57,6 +59,21 @@ pub enum Mood {
     DroppedAfter,
     /// The right answer, late.
     Slow,
+}
+
+impl Mood {
+    /// Its name on the bill.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mood::Good => "good",
+            Mood::RateLimited => "rate_limited",
+            Mood::FailedBefore => "failed_before",
+            Mood::FailedAfter => "failed_after",
+            Mood::DroppedBefore => "dropped_before",
+            Mood::DroppedAfter => "dropped_after",
+            Mood::Slow => "slow",
+        }
+    }
 }
 
 /// What `POST /v1/embeddings` takes.
@@ -96,7 +113,7 @@ pub struct Bill {
     pub lines: Vec<BillLine>,
     /// How many different (chunk, model) are on the bill.
     pub distinct: usize,
-    /// Requests by what became of them. `replayed` were answered from store, whatever mood the answer was sent in.
+    /// Requests by the server's mood, and how many were answered from store, in whatever mood.
     pub requests: BTreeMap<String, u64>,
 }
 
@@ -175,7 +192,7 @@ async fn embeddings(State(server): State<Arc<Server>>, headers: HeaderMap, Json(
     if mood == Mood::Slow {
         tokio::time::sleep(slowness(server.seed, &key, asked)).await;
     }
-    *server.book().requests.entry(format!("{mood:?}")).or_default() += 1;
+    *server.book().requests.entry(mood.name().to_owned()).or_default() += 1;
     match mood {
         Mood::RateLimited => rate_limited(server.seed, &key, asked),
         Mood::FailedBefore => refuse(StatusCode::SERVICE_UNAVAILABLE, "overloaded, nothing was done"),
@@ -219,7 +236,7 @@ impl Book {
             if stored.request != request_hash {
                 return Err(format!("Idempotency-Key {key:?} was used for a different request"));
             }
-            *self.requests.entry("Replayed".into()).or_default() += 1;
+            *self.requests.entry(REPLAYED.to_owned()).or_default() += 1;
             return Ok(stored.answer.clone());
         }
         let answer = Bytes::from(compute(request));
@@ -321,7 +338,7 @@ mod tests {
         assert_eq!(first, again);
         let keys: Vec<_> = book.lines.iter().map(|line| (line.key.as_str(), line.chunk.as_str())).collect();
         assert_eq!(keys, [("k/0", "7:0"), ("k/1", "7:1")]);
-        assert_eq!(book.requests["Replayed"], 1);
+        assert_eq!(book.requests[REPLAYED], 1);
     }
 
     #[test]

@@ -88,13 +88,16 @@ fn walk_default() -> Corpus {
         corpus.note_source("this project", &checkout, 0);
     }
     let skipped = corpus.skipped; // of the others we take as many as we want, and nobody misses the rest
-    if let Some(registry) = cargo_registry() {
+    for index in cargo_registry().iter().flat_map(|registry| folders_of(registry)) {
         let before = corpus.files.len();
-        for dependency in folders_of(&registry).iter().flat_map(|index| folders_of(index)) {
+        for dependency in folders_of(&index) {
             let limit = FILES_DEFAULT.min(corpus.files.len() + FILES_PER_DEPENDENCY);
-            corpus.take_folder(&dependency, FILL_BYTES_MAX, limit, 0);
+            if corpus.files.len() < limit {
+                corpus.consider(&dependency.join("README.md"), FILL_BYTES_MAX);
+            }
+            corpus.take_folder(&dependency.join("src"), FILL_BYTES_MAX, limit, 0);
         }
-        corpus.note_source("its dependencies", &registry, before);
+        corpus.note_source("its dependencies", &index, before);
     }
     for (what, folder) in [("licences", "/usr/share/common-licenses"), ("documentation", "/usr/share/doc")] {
         let before = corpus.files.len();

@@ -29,6 +29,7 @@ pub enum Command {
     Demo(cmd::demo::Demo),
     #[command(hide = true)]
     DemoWorker(cmd::demo::DemoWorker),
+    Work(cmd::work::Work),
     #[command(hide = true)]
     DemoModelServer(cmd::demo::DemoModelServer),
 }

@@ -4,6 +4,7 @@ mod args;
 mod cmd;
 mod connection;
 mod demo;
+mod exec;
 mod exit;
 mod output;
 mod signals;

@@ -9,6 +9,7 @@ pub mod migrate;
 mod ndjson;
 pub mod queue;
 pub mod status;
+pub mod work;
 
 use crate::args::{Args, Command};
 use crate::exit::Outcome;
@@ -25,6 +26,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Status(status) => status::run(status).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker(args).await,
+        Command::Work(args) => work::run(args).await,
         Command::DemoModelServer(args) => demo::model_server(args).await,
     }
 }

@@ -5,7 +5,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use serde_json::json;
 use tenure::{Cause, Context, Fail, RawJson, limits};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -43,16 +42,18 @@ pub async fn run(command: &str, ctx: Context, payload: RawJson) -> Result<Option
     let mut out = Captured::all(child.stdout.take());
     let mut err = Captured::end(child.stderr.take());
     let status = {
-        let reading = async { tokio::join!(feed, out.read(), err.read()) }.fuse();
+        let reading = async { tokio::join!(feed, out.read(), err.read()) };
         tokio::pin!(reading);
-        let status = tokio::select! {
-            status = ended(&mut child, &ctx, &group) => status?,
-            // All pipes closed: what is left is to wait for the end.
+        tokio::select! {
+            status = ended(&mut child, &ctx, &group) => {
+                let status = status?;
+                drop(group);
+                let _ = tokio::time::timeout(PIPES_AFTER_END, reading).await;
+                status
+            }
+            // All pipes are closed: what is left is to wait for the end.
             _ = &mut reading => ended(&mut child, &ctx, &group).await?,
-        };
-        drop(group);
-        let _ = tokio::time::timeout(PIPES_AFTER_END, reading).await;
-        status
+        }
     };
     judge(command, &ctx, status, &out, &err).await
 }

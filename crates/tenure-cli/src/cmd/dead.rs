@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
-use tenure::{DeadFilter, DeadLetter, JobId, RawJson};
+use tenure::{Client, DeadFilter, DeadLetter, JobId, RawJson};
 
 use super::job::print_attempts;
 use crate::connection::Connection;
@@ -273,25 +273,26 @@ async fn requeue(args: Requeue) -> Outcome {
         return Err(Failure::Usage("dead requeue: --payload is for one job\n        name its id".to_owned()));
     }
     let client = args.connection.connect().await?;
-    let moved = match named {
-        Named::Filter(filter) => client.requeue_dead(&filter, args.per_second).await?,
-        Named::Ids(ids) => {
-            let mut moved = Vec::new();
-            for id in ids {
-                client.dead_letter(id).await?.ok_or_else(|| no_such_dead_letter(id))?;
-                moved.push((id, client.requeue(id, payload.clone()).await?));
-            }
-            moved
-        }
+    let mut moved = Vec::new();
+    let mut note = |chunk: &[(JobId, JobId)]| {
+        moved.extend_from_slice(chunk);
+        // A closed stdout is no reason to stop half way.
+        let _ = print_unless(args.json, chunk.iter().map(|(old, new)| format!("{old} requeued as {new}")));
     };
-    if args.json {
-        let rows: Vec<_> = moved.iter().map(|(old, new)| json!({ "id": old, "new_id": new })).collect();
-        output::json(&rows)?;
-    } else {
-        for (old, new) in &moved {
-            output::line(&format!("{old} requeued as {new}"))?;
+    match named {
+        Named::Filter(filter) => {
+            client.requeue_dead(&filter, args.per_second, note).await?;
         }
-        eprintln!("requeued {}", moved.len());
+        Named::Ids(ids) => {
+            refuse_unknown(&client, &ids).await?;
+            for id in ids {
+                note(&[(id, client.requeue(id, payload.clone()).await?)]);
+            }
+        }
+    }
+    match args.json {
+        true => output::json(&moved.iter().map(|(old, new)| json!({ "id": old, "new_id": new })).collect::<Vec<_>>())?,
+        false => eprintln!("requeued {}", moved.len()),
     }
     Ok(0)
 }
@@ -299,25 +300,41 @@ async fn requeue(args: Requeue) -> Outcome {
 async fn discard(args: Discard) -> Outcome {
     let named = args.which.read("discard")?;
     let client = args.connection.connect().await?;
-    let gone = match named {
-        Named::Filter(filter) => client.discard_dead(&filter).await?,
+    let mut gone = Vec::new();
+    let mut note = |chunk: &[JobId]| {
+        gone.extend_from_slice(chunk);
+        let _ = print_unless(args.json, chunk.iter().map(|id| format!("{id} discarded")));
+    };
+    match named {
+        Named::Filter(filter) => {
+            client.discard_dead(&filter, note).await?;
+        }
         Named::Ids(ids) => {
-            for id in &ids {
-                if !client.discard(*id).await? {
-                    return Err(no_such_dead_letter(*id));
+            refuse_unknown(&client, &ids).await?;
+            for id in ids {
+                if client.discard(id).await? {
+                    note(&[id]);
                 }
             }
-            ids
-        }
-    };
-    match args.json {
-        true => output::json(&gone)?,
-        false => {
-            gone.iter().try_for_each(|id| output::line(&format!("{id} discarded")))?;
-            eprintln!("discarded {}", gone.len());
         }
     }
+    match args.json {
+        true => output::json(&gone)?,
+        false => eprintln!("discarded {}", gone.len()),
+    }
     Ok(0)
+}
+
+fn print_unless(json: bool, mut lines: impl Iterator<Item = String>) -> std::io::Result<()> {
+    if json { Ok(()) } else { lines.try_for_each(|line| output::line(&line)) }
+}
+
+/// All of them are there before the first one is touched.
+async fn refuse_unknown(client: &Client, ids: &[JobId]) -> Result<(), Failure> {
+    for id in ids {
+        client.dead_letter(*id).await?.ok_or_else(|| no_such_dead_letter(*id))?;
+    }
+    Ok(())
 }
 
 /// A dead letter as JSON.

@@ -147,7 +147,9 @@ impl Client {
     }
 
     /// Runs all dead letters of the filter again, a few hundred per transaction, at most `per_second` when given.
-    /// Gives pairs of old and new ids. What is done stays done when it fails half way; calling again does the rest.
+    /// Gives the number. What is done stays done when it fails half way; calling again does the rest.
+    ///
+    /// `done` is told the old and new ids after each transaction.
     ///
     /// # Errors
     /// `BadInput`: the filter is empty and not [`DeadFilter::all`], or `per_second` is 0.
@@ -155,25 +157,26 @@ impl Client {
         &self,
         filter: &DeadFilter,
         per_second: Option<u32>,
-    ) -> Result<Vec<(JobId, JobId)>, Error> {
+        mut done: impl FnMut(&[(JobId, JobId)]),
+    ) -> Result<usize, Error> {
         filter.refuse_accident("requeue")?;
         if per_second == Some(0) {
             return Err(Error::bad_input("per_second is 0", "give at least 1, or nothing for no limit"));
         }
-        // What dies from now on, perhaps again, is not part of this call.
-        let filter = DeadFilter { before: Some(filter.before.unwrap_or(self.now().await?)), ..filter.clone() };
+        let filter = self.until_now(filter).await?;
         let chunk = per_second.map_or(CHUNK, |rate| CHUNK.min(rate.into()));
-        let mut done = Vec::new();
+        let mut count = 0;
         loop {
             let rows = self.dead_chunk(&REQUEUE_DEAD, &filter, chunk).await?;
-            for row in &rows {
-                done.push((column(row, 0)?, column(row, 1)?));
-            }
-            if rows.len() < chunk as usize {
-                return Ok(done);
+            let moved: Vec<(JobId, JobId)> =
+                rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect::<Result<_, Error>>()?;
+            done(&moved);
+            count += moved.len();
+            if moved.len() < chunk as usize {
+                return Ok(count);
             }
             if let Some(rate) = per_second {
-                tokio::time::sleep(Duration::from_secs(1).mul_f64(rows.len() as f64 / f64::from(rate))).await;
+                tokio::time::sleep(Duration::from_secs(1).mul_f64(moved.len() as f64 / f64::from(rate))).await;
             }
         }
     }
@@ -188,25 +191,39 @@ impl Client {
         row.map_or(Ok(false), |row| column(&row, 0))
     }
 
-    /// Removes all dead letters of the filter for good, a few hundred per transaction. Gives their ids.
+    /// Removes all dead letters of the filter for good, a few hundred per transaction. Gives the number.
+    ///
+    /// `done` is told the ids after each transaction.
     ///
     /// # Errors
     /// `BadInput`: the filter is empty and not [`DeadFilter::all`].
-    pub async fn discard_dead(&self, filter: &DeadFilter) -> Result<Vec<JobId>, Error> {
+    pub async fn discard_dead(&self, filter: &DeadFilter, mut done: impl FnMut(&[JobId])) -> Result<usize, Error> {
         filter.refuse_accident("discard")?;
-        let filter = DeadFilter { before: Some(filter.before.unwrap_or(self.now().await?)), ..filter.clone() };
-        let mut done = Vec::new();
+        let filter = self.until_now(filter).await?;
+        let mut count = 0;
         loop {
             let rows = self.dead_chunk(&DISCARD_DEAD, &filter, CHUNK).await?;
-            for row in rows.iter() {
+            let mut gone = Vec::new();
+            for row in &rows {
                 if column(row, 1)? {
-                    done.push(column(row, 0)?);
+                    gone.push(column(row, 0)?);
                 }
             }
+            done(&gone);
+            count += gone.len();
             if rows.len() < CHUNK as usize {
-                return Ok(done);
+                return Ok(count);
             }
         }
+    }
+
+    /// What dies from now on, perhaps again, is not part of a call that started before.
+    async fn until_now(&self, filter: &DeadFilter) -> Result<DeadFilter, Error> {
+        let before = match filter.before {
+            Some(before) => before,
+            None => self.now().await?,
+        };
+        Ok(DeadFilter { before: Some(before), ..filter.clone() })
     }
 
     /// One chunk; tried again when somebody else took one of its dead letters at the same moment.

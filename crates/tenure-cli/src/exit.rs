@@ -27,6 +27,9 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 impl Failure {
     /// Prints the message to stderr and gives the exit code.
     pub fn report(self) -> ExitCode {
+        if self.is_closed_stdout() {
+            return ExitCode::SUCCESS;
+        }
         let (message, code) = match self {
             Failure::Failed(error) => describe(&error),
             Failure::Usage(message) => (message, 2),
@@ -34,6 +37,13 @@ impl Failure {
         };
         eprintln!("tenure: {message}");
         ExitCode::from(code)
+    }
+
+    /// Whoever read the output has seen enough, as `head` does.
+    fn is_closed_stdout(&self) -> bool {
+        let Failure::Failed(error) = self else { return false };
+        let io = error.downcast_ref::<std::io::Error>();
+        io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
     }
 }
 

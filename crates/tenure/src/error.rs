@@ -213,6 +213,9 @@ impl Error {
             {
                 Error::new(ErrorCode::ReadOnly, format!("cannot {what}: {}", loss.text)).with_help(HELP_READ_ONLY)
             }
+            StoreError::Lost(loss) if loss.text.contains("TLS") => {
+                Error::new(ErrorCode::Unreachable, format!("cannot {what}: {}", loss.text)).with_help(HELP_TLS)
+            }
             StoreError::Lost(loss) => {
                 Error::new(ErrorCode::Unreachable, format!("cannot {what}: {}", loss.text)).with_help(HELP_UNREACHABLE)
             }
@@ -249,6 +252,7 @@ impl Error {
 
 const HELP_UNREACHABLE: &str =
     "is the server running, and are host and port right? See --database-url, DATABASE_URL, PGHOST and PGPORT";
+const HELP_TLS: &str = "sslmode=prefer goes on without TLS; sslmode=verify-full needs a certificate of an authority that this system or SSL_CERT_FILE names";
 const HELP_READ_ONLY: &str = "connect to the primary, not to a standby, and check default_transaction_read_only";
 
 /// The meaning of a SQLSTATE and, where there is one, the way out.

@@ -1,5 +1,6 @@
 //! Finds the programs of a PostgreSQL server on this machine.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -63,7 +64,7 @@ fn output_of(command: &mut Command) -> Result<String> {
 /// The newest supported server on this machine, or the newest of one major version. Nothing is fetched.
 ///
 /// `TENURE_PG_BIN` names the only folder that counts. Otherwise, the first one of equal majors wins: `pg_config
-/// --bindir`, PATH, the usual folders of packages, what was fetched before, `TENURE_PG_ARCHIVE`.
+/// --bindir`, PATH, the usual folders of packages. When none of these has one: `TENURE_PG_ARCHIVE`, then what was fetched before.
 ///
 /// # Errors
 /// None is here, with what to do about it; or a variable names something that does not work.
@@ -89,13 +90,15 @@ pub fn obtain_binaries(major: Option<u32>, consent: Consent, say: fn(&str)) -> R
         );
         return Ok(found);
     }
-    let here = installed().into_iter().filter(wanted);
-    // The first of several with the greatest major version.
-    if let Some(newest) = here.reduce(|best, next| if next.major > best.major { next } else { best }) {
+    // What the system's packages installed gets its security fixes from them: it comes before what we fetched.
+    if let Some(newest) = newest(installed(), wanted) {
         return Ok(newest);
     }
     if let Some(found) = from_archive()?.filter(wanted) {
         return Ok(found);
+    }
+    if let Some(newest) = newest(fetched(), wanted) {
+        return Ok(newest);
     }
     if major.is_none_or(|major| major == FETCHED_MAJOR)
         && let Some(dir) = fetch::fetch(consent, say)?
@@ -110,19 +113,22 @@ pub(crate) fn named_by_environment() -> bool {
     std::env::var_os("TENURE_PG_BIN").is_some_and(|dir| !dir.is_empty())
 }
 
-/// Every supported server that is installed or was fetched before, in the order in which they are preferred.
-fn installed() -> Vec<Binaries> {
-    let mut found: Vec<Binaries> = Vec::new();
-    for dir in candidates() {
-        let Ok(dir) = dir.canonicalize() else { continue };
-        if found.iter().all(|known| known.dir != dir) {
-            found.extend(Binaries::in_dir(&dir).ok());
-        }
-    }
-    found
+/// Of the supported servers in these folders that are wanted, the first one with the greatest major version.
+fn newest(dirs: Vec<PathBuf>, wanted: impl Fn(&Binaries) -> bool) -> Option<Binaries> {
+    let mut seen = HashSet::new();
+    let dirs = dirs.into_iter().filter_map(|dir| dir.canonicalize().ok()).filter(|dir| seen.insert(dir.clone()));
+    let found = dirs.filter_map(|dir| Binaries::in_dir(&dir).ok()).filter(wanted);
+    found.reduce(|best, next| if next.major > best.major { next } else { best })
 }
 
-fn candidates() -> Vec<PathBuf> {
+/// Folders of what was fetched before.
+fn fetched() -> Vec<PathBuf> {
+    let Ok(cache) = folders::binaries() else { return Vec::new() };
+    names_in(&cache, "").into_iter().map(|name| name.join("bin")).collect()
+}
+
+/// Folders in which servers are installed, in the order in which they are preferred.
+fn installed() -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     dirs.extend(output_of(Command::new("pg_config").arg("--bindir")).ok().map(PathBuf::from));
     if let Some(path) = std::env::var_os("PATH") {
@@ -145,7 +151,6 @@ fn candidates() -> Vec<PathBuf> {
         dirs.extend(names_in(Path::new(folder), prefix).into_iter().map(|name| name.join(below)));
     }
     dirs.extend(std::env::var_os("HOME").map(|home| Path::new(&home).join(".nix-profile/bin")));
-    dirs.extend(folders::binaries().into_iter().flat_map(|cache| names_in(&cache, "")).map(|name| name.join("bin")));
     dirs
 }
 

@@ -8,30 +8,42 @@ use crate::exit::{Failure, Outcome};
 use crate::output;
 use crate::signals::Signals;
 
-/// Index a folder of real files with a pipeline of jobs, over a model server that misbehaves.
+/// Index real files with a pipeline of jobs, and report what was lost or done twice
 ///
-/// Per file: extract -> split -> embed -> store, by several worker processes. Prints a report taken from the database
-/// and answers one search. Exit code 1 when a chunk was lost, stored twice or billed twice.
+/// Per file: extract -> split -> embed -> store, by several worker processes, over a model server that misbehaves as
+/// providers do. Ends with a report taken from the database and one search over what was indexed. Exit code 1 when a
+/// chunk was lost, stored twice or billed twice. Uses the schema tenure_demo for its own tables.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tenure dev --exec 'tenure demo --chaos'        on a private server
+  tenure demo --path ~/notes --query tax         your own files and question
+  tenure demo --chaos --json | jq .rescues")]
 pub struct Demo {
-    /// The folder. Default: this project's own files, filled up with the sources of its dependencies.
+    /// A folder, or one file [default: this project's own files, filled up with the sources of its dependencies]
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// Worker processes.
+
+    /// Worker processes, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     workers: u8,
-    /// Kill -9 one of them in the middle.
+
+    /// Kill -9 one of them in the middle
     #[arg(long)]
     chaos: bool,
-    /// What to search for at the end.
+
+    /// What to search for at the end
     #[arg(long, value_name = "TEXT", default_value = demo::search::QUERY)]
     query: String,
-    /// What the model server's misbehaviour is drawn from.
+
+    /// What the model server's misbehaviour is drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// The report as one JSON object on stdout.
+
+    /// Print the report as one JSON object
     #[arg(long)]
     json: bool,
+
     #[command(flatten)]
     connection: Connection,
 }
@@ -60,7 +72,8 @@ pub struct DemoWorker {
 pub async fn run(demo: Demo) -> Outcome {
     if demo.connection.pooler {
         return Err(Failure::Usage(
-            "--pooler: the demo keeps settings and a lock in its sessions; give it the server's own address".into(),
+            "--pooler: the demo keeps settings and a lock in its sessions\n        give it the server's own address"
+                .into(),
         ));
     }
     let mut signals = Signals::listen()?;

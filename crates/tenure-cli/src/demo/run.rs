@@ -231,7 +231,8 @@ async fn prepare(client: &Client, look: &mut Lent<'_>) -> Result<()> {
 }
 
 fn introduce(corpus: &Corpus) {
-    eprintln!("tenure demo: {} files", corpus.files.len());
+    let count = corpus.files.len();
+    eprintln!("tenure demo: {count} {}", if count == 1 { "file" } else { "files" });
     for source in &corpus.sources {
         eprintln!("  {:>5} from {} ({})", source.files, source.what, source.folder.display());
     }

@@ -11,7 +11,7 @@ use super::model_client::ModelClient;
 use super::model_server::MODEL;
 
 /// What is asked when nobody asks.
-pub const QUERY: &str = "what happens to the jobs of a worker that is killed";
+pub const QUERY: &str = "how does a worker lose its lease";
 
 const TRIES_MAX: u16 = 10;
 const SNIPPET_CHARS: usize = 110;

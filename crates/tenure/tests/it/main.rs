@@ -6,6 +6,7 @@ mod end;
 mod enqueue;
 mod fire;
 mod lifecycle;
+mod limits;
 mod migrate;
 mod operate;
 mod plans;

@@ -115,9 +115,14 @@ fn is_unanswered(error: &tokio_postgres::Error) -> bool {
     .any(|known| text.contains(known))
 }
 
+/// The server says that it goes down or comes up.
+pub(super) fn is_goodbye(sqlstate: &SqlState) -> bool {
+    matches!(sqlstate.code(), "57P01" | "57P02" | "57P03")
+}
+
 fn from_database(db: &tokio_postgres::error::DbError) -> StoreError {
     let code = db.code().code();
-    let announced = matches!(code, "57P01" | "57P02" | "57P03");
+    let announced = is_goodbye(db.code());
     // 25006: we still talk to a server that became read-only; only a new connection can find the new primary.
     if announced || code.starts_with("08") || matches!(code, "25006" | "57P05") {
         return StoreError::Lost(Loss { announced, refused: false, text: format!("{} ({code})", db.message()) });

@@ -18,7 +18,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQueryMessage, Socket};
 
 use super::address;
-use super::failure::{Loss, StoreError};
+use super::failure::{Loss, StoreError, is_goodbye};
 use super::statement::{Statement, Texts};
 
 /// A connection attempt that takes longer is given up.
@@ -131,6 +131,7 @@ impl Session {
         let loss = watch::Sender::new(None);
         let ended = loss.clone();
         let driver = tokio::spawn(async move {
+            let mut goodbye = None;
             let end = loop {
                 match poll_fn(|cx| connection.poll_message(cx)).await {
                     Some(Ok(AsyncMessage::Notification(notification))) => {
@@ -138,10 +139,18 @@ impl Session {
                             let _ = to.try_send(notification);
                         }
                     }
-                    Some(Ok(_notice)) => {}
+                    // A server that is shut down at once takes its leave with a warning, not with an error.
+                    Some(Ok(AsyncMessage::Notice(notice))) if is_goodbye(notice.code()) => {
+                        goodbye = Some(format!("{} ({})", notice.message(), notice.code().code()));
+                    }
+                    Some(Ok(_)) => {}
                     Some(Err(error)) => break loss_of(error),
                     None => break Loss::silent("closed"),
                 }
+            };
+            let end = match goodbye {
+                Some(text) => Loss { announced: true, refused: false, text },
+                None => end,
             };
             end_with(&ended, end);
         });

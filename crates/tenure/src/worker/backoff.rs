@@ -4,6 +4,8 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 const CAP: Duration = Duration::from_secs(2);
+/// While there is something to lose by coming late.
+const CAP_HURRIED: Duration = Duration::from_millis(200);
 
 /// Counts failed tries.
 #[derive(Default)]
@@ -15,7 +17,16 @@ impl Backoff {
     /// How long to wait before the next try: half to all of 20 ms, 40 ms … 2 s, so that a thousand workers do not come
     /// back in the same instant and none waits long after a short outage.
     pub(super) fn next(&mut self) -> Duration {
-        let full = FIRST.saturating_mul(1 << self.tries.min(10)).min(CAP);
+        self.up_to(CAP)
+    }
+
+    /// The same for a worker that still has a registration, and jobs, to lose: 200 ms at most.
+    pub(super) fn next_hurried(&mut self) -> Duration {
+        self.up_to(CAP_HURRIED)
+    }
+
+    fn up_to(&mut self, cap: Duration) -> Duration {
+        let full = FIRST.saturating_mul(1 << self.tries.min(10)).min(cap);
         self.tries += 1;
         full.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
@@ -40,5 +51,6 @@ mod tests {
         let waits: Vec<_> = (0..5_000).map(|_| backoff.next()).collect();
         assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST);
         assert!(waits[20..].iter().all(|wait| *wait >= CAP / 2 && *wait <= CAP));
+        assert!(backoff.next_hurried() <= CAP_HURRIED);
     }
 }

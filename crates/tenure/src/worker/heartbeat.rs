@@ -95,7 +95,8 @@ async fn keep(engine: &Arc<Engine>, tell_started: oneshot::Sender<Result<(), Err
                     return false;
                 }
                 engine.standing.cut(Side::Control, &loss_of(&error), Instant::now());
-                let wait = backoff.next();
+                let held = engine.standing.current().is_some();
+                let wait = if held { backoff.next_hurried() } else { backoff.next() };
                 if backoff.is_loud() {
                     tracing::warn!(%error, ?wait, "no control connection, trying again");
                 }

@@ -58,6 +58,7 @@ async fn keep_connecting(engine: &Arc<Engine>) {
     let mut first = true;
     loop {
         let registration = registered(engine).await;
+        engine.standing.until_control_up().await;
         match attach(engine, &registration).await {
             Ok(Some(session)) => {
                 backoff.reset();
@@ -69,7 +70,7 @@ async fn keep_connecting(engine: &Arc<Engine>) {
             Ok(None) => engine.lost(&registration, "the database does not know this worker any more"),
             Err(error) => {
                 engine.standing.cut(Side::Work, &loss_of(&error), Instant::now());
-                let wait = backoff.next();
+                let wait = backoff.next_hurried();
                 if backoff.is_loud() {
                     tracing::warn!(%error, ?wait, "no work connection, trying again");
                 }

@@ -38,6 +38,7 @@ pub(super) struct Standing {
     current: watch::Sender<Option<Arc<Registration>>>,
     known: Mutex<Known>,
     changed: Notify,
+    control_up: watch::Sender<bool>,
     lease: Duration,
     grace: Duration,
 }
@@ -55,7 +56,14 @@ struct Known {
 impl Standing {
     pub(super) fn new(lease: Duration, grace: Duration, locks: bool) -> Standing {
         let known = Known { locks, ..Known::default() };
-        Standing { current: watch::Sender::new(None), known: Mutex::new(known), changed: Notify::new(), lease, grace }
+        Standing {
+            current: watch::Sender::new(None),
+            known: Mutex::new(known),
+            changed: Notify::new(),
+            control_up: watch::Sender::new(false),
+            lease,
+            grace,
+        }
     }
 
     pub(super) fn current(&self) -> Option<Arc<Registration>> {
@@ -89,10 +97,22 @@ impl Standing {
     /// A connection holds the lock (again).
     pub(super) fn connected(&self, side: Side) {
         *self.known().side(side) = None;
+        if side == Side::Control {
+            self.control_up.send_replace(true);
+        }
+    }
+
+    /// Waits until the control connection stands: the other one follows it, so that a worker without a database knocks
+    /// once at a time.
+    pub(super) async fn until_control_up(&self) {
+        let _ = self.control_up.subscribe().wait_for(|up| *up).await;
     }
 
     /// A connection was lost, or could not be made.
     pub(super) fn cut(&self, side: Side, loss: &Loss, now: Instant) {
+        if side == Side::Control {
+            self.control_up.send_replace(false);
+        }
         {
             let mut known = self.known();
             let cut = known.side(side);

@@ -66,6 +66,13 @@ impl View {
     }
 }
 
+/// What one claim brought.
+struct Passed {
+    got: usize,
+    /// Per queue: as much as was wanted, so that there may be more.
+    full: Vec<bool>,
+}
+
 /// How many jobs to ask for, per queue.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wants {
@@ -186,10 +193,13 @@ impl Claimer {
             return Ok(());
         }
         let low = self.low_wanted && self.all.cursors.low_due(Instant::now());
-        let mut got = self.pass(at, false, &wants.all, low).await?;
+        let first = self.pass(at, false, &wants.all, low).await?;
+        let mut got = first.got;
         if wants.quick.iter().any(|want| *want > 0) {
-            let quick = self.plan().quick;
-            got += self.pass(at, true, &quick, low).await?;
+            // A queue that had less than was wanted of all kinds has no quick ones left either.
+            let mut quick = self.plan().quick;
+            quick.iter_mut().zip(&first.full).filter(|(_, full)| !**full).for_each(|(want, _)| *want = 0);
+            got += self.pass(at, true, &quick, low).await?.got;
         }
         if low {
             self.low_wanted = false;
@@ -256,11 +266,11 @@ impl Claimer {
         wants
     }
 
-    /// One claim; the number of jobs that it brought.
-    async fn pass(&mut self, at: &Attached, quick: bool, wants: &[i32], low: bool) -> Result<usize, StoreError> {
+    /// One claim.
+    async fn pass(&mut self, at: &Attached, quick: bool, wants: &[i32], low: bool) -> Result<Passed, StoreError> {
         let view = if quick { &mut self.quick } else { &mut self.all };
         if view.kinds.is_empty() || wants.iter().all(|want| *want <= 0) {
-            return Ok(0);
+            return Ok(Passed { got: 0, full: vec![true; wants.len()] });
         }
         let began = Instant::now();
         let pass = view.cursors.pass(low, began);
@@ -294,7 +304,7 @@ impl Claimer {
         let short = full.iter().zip(wants).any(|(full, want)| *want > 0 && !full);
         self.low_wanted |= got > 0 && short && !pass.low;
         self.note(&trailer);
-        Ok(got)
+        Ok(Passed { got, full })
     }
 
     fn note(&mut self, trailer: &Trailer) {
@@ -310,10 +320,10 @@ impl Claimer {
     async fn found(&mut self, at: &Attached) -> Result<(), StoreError> {
         let now = Instant::now();
         let quiet = self.found_at.replace(now).is_none_or(|before| now - before > QUIET_AFTER);
-        let roomy = self.plan();
-        let dozing =
-            quiet && !self.low_wanted && (0..self.asleep.len()).all(|queue| !self.asleep[queue] || roomy.wants(queue));
+        let room = self.plan();
+        let dozing = quiet && (0..self.asleep.len()).all(|queue| !self.asleep[queue] || room.wants(queue));
         if dozing || !self.asleep.contains(&true) {
+            self.poll_at = now + self.poll_interval();
             return Ok(());
         }
         self.asleep.fill(false);
@@ -325,8 +335,7 @@ impl Claimer {
 
     /// Nothing to claim. Registers as a sleeper first and looks again; what was looked through twice is slept on.
     async fn nothing_found(&mut self, at: &Attached, wants: &Wants, was_low: bool) -> Result<(), StoreError> {
-        let poll = self.engine.settings.poll;
-        self.poll_at = Instant::now() + poll.mul_f64(0.9 + fastrand::f64() / 5.0);
+        self.poll_at = Instant::now() + self.poll_interval();
         if self.engine.settings.drain && was_low && self.is_drained() {
             self.engine.wish_stop(StopWish::Graceful);
         }
@@ -343,6 +352,11 @@ impl Claimer {
         self.low_wanted = true;
         self.poll_at = Instant::now();
         Ok(())
+    }
+
+    /// Jittered, so that many workers do not ask in step.
+    fn poll_interval(&self) -> Duration {
+        self.engine.settings.poll.mul_f64(0.9 + fastrand::f64() / 5.0)
     }
 
     fn is_drained(&self) -> bool {

@@ -2,6 +2,7 @@
 
 mod claim;
 mod clients;
+mod complete_in;
 mod end;
 mod enqueue;
 mod fire;

@@ -35,6 +35,12 @@ pub enum Act {
     Child { hold_ms: u64 },
     /// Returns a result with U+0000 in it.
     ReturnNul,
+    /// Returns a text of so many bytes.
+    Return { bytes: usize },
+    /// The first attempt does one thing, the others another.
+    FirstThen { first: Box<Act>, then: Box<Act> },
+    /// One after another; the last one's result.
+    Then { acts: Vec<Act> },
     /// Reports progress, then waits.
     Progress { value: i64, ms: u64 },
 }
@@ -81,6 +87,11 @@ impl Act {
     /// [`Act::Sleep`] for this long.
     pub fn sleep(time: Duration) -> Act {
         Act::Sleep { ms: time.as_millis() as u64 }
+    }
+
+    /// The first attempt does this, the others `then`.
+    pub fn first(self, then: Act) -> Act {
+        Act::FirstThen { first: Box::new(self), then: Box::new(then) }
     }
 
     /// The payload as JSON.

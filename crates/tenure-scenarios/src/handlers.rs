@@ -1,9 +1,384 @@
-//! The worker process of the scenarios.
+//! The worker process of the scenarios: one handler that does what the payload says.
 
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tenure::{Client, Context, Enqueue, Fail, KindOptions, RawJson, RetryPolicy, Worker};
+use tokio::sync::Semaphore;
+use tokio_postgres::NoTls;
+use tokio_postgres::types::ToSql;
+
+use crate::act::{Act, FailText, PanicHow};
 use crate::process::WorkerOptions;
 
-/// Runs the worker until SIGTERM; the exit code.
+/// Runs the worker until SIGTERM; the exit code: 0 after a clean stop, 1 otherwise.
 pub fn run(options: WorkerOptions) -> i32 {
-    eprintln!("there is no worker to start as {} yet", options.name);
-    1
+    tracing_subscriber::fmt()
+        .with_env_filter(std::env::var("TENURE_LOG").unwrap_or_else(|_| "info".into()))
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(options.threads).enable_all().build();
+    let code = runtime.expect("a runtime").block_on(work(options));
+    // Blocking handlers that ignore their cancellation must not hold the process.
+    match code {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("worker failed: {e:#}");
+            1
+        }
+    }
+}
+
+async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
+    let hands = Arc::new(Hands::new(&options).await?);
+    let mut worker = Worker::builder(&options.url)
+        .name(&options.name)
+        .lease(options.lease)
+        .shutdown_grace(options.shutdown_grace)
+        .pooler(options.pooler);
+    if let Some(grace) = options.reconnect_grace {
+        worker = worker.reconnect_grace(grace);
+    }
+    for (queue, concurrency) in &options.queues {
+        worker = worker.queue(queue, *concurrency);
+    }
+    let mut kind_options = KindOptions::new();
+    if let Some(delay) = options.retry_delay {
+        kind_options = kind_options.retry(RetryPolicy::fixed(delay));
+    }
+    if let Some(timeout) = options.timeout {
+        kind_options = kind_options.timeout(timeout);
+    }
+    for kind in &options.kinds {
+        let hands = hands.clone();
+        worker = worker.handle_raw(kind, kind_options.clone(), move |ctx, payload| {
+            let hands = hands.clone();
+            async move { hands.run(ctx, payload).await }
+        });
+    }
+    let mut running = worker.start().await?;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    terminate.recv().await;
+    running.shutdown();
+    let summary = tokio::select! {
+        summary = running.join() => Some(summary),
+        _ = terminate.recv() => None,
+    };
+    let summary = match summary {
+        Some(summary) => summary,
+        None => {
+            running.abort();
+            running.join().await
+        }
+    };
+    Ok(i32::from(!summary.clean))
+}
+
+/// What the handlers of one process share.
+struct Hands {
+    reports: Reports,
+    url: String,
+    name: String,
+    /// Connections that all handlers share: the mistake that the engine must survive.
+    pool: Semaphore,
+    client: Client,
+    mutex: Mutex<u64>,
+}
+
+impl Hands {
+    async fn new(options: &WorkerOptions) -> anyhow::Result<Hands> {
+        Ok(Hands {
+            reports: Reports { url: options.probe_url.clone(), session: tokio::sync::Mutex::new(None) },
+            url: options.probe_url.clone(),
+            name: options.name.clone(),
+            pool: Semaphore::new(options.pool),
+            client: Client::builder(&options.probe_url).connect_lazy()?,
+            mutex: Mutex::new(0),
+        })
+    }
+
+    /// Notes the start, acts, notes the end; also of a run that is dropped or panics.
+    async fn run(self: Arc<Self>, ctx: Context, payload: RawJson) -> Result<Option<RawJson>, Fail> {
+        let run = fastrand::i64(1..);
+        let start = "insert into probe (run_key, job_id, attempt, fence, pid, worker, key) values ($1, $2, $3, $4, $5, $6, $7)
+            on conflict (run_key) do nothing";
+        let (job, attempt, pid) = (i64::from(ctx.job_id()), i32::from(ctx.attempt()), std::process::id() as i32);
+        let key = ctx.idempotency_key();
+        self.reports.write(start, &[&run, &job, &attempt, &ctx.fence(), &pid, &self.name, &key]).await;
+        let mut end = RunEnd { hands: self.clone(), run, outcome: "dropped", written: false };
+        let outcome = match ctx.kind() {
+            "echo" => Ok(Some(payload)),
+            _ => self.act(&ctx, serde_json::from_str(payload.get())?).await,
+        };
+        end.outcome = if outcome.is_ok() { "ok" } else { "failed" };
+        end.write().await;
+        outcome
+    }
+
+    async fn act(&self, ctx: &Context, act: Act) -> Result<Option<RawJson>, Fail> {
+        let null = Ok(None);
+        match act {
+            Act::Sleep { ms } => {
+                tokio::select! {
+                    () = pause(ms) => null,
+                    _ = ctx.cancelled() => Err(Fail::cancelled()),
+                }
+            }
+            Act::Stubborn { ms } => {
+                let end = Instant::now() + Duration::from_millis(ms);
+                while Instant::now() < end {
+                    pause(20).await;
+                }
+                null
+            }
+            Act::Burn { ms } => {
+                burn(ms);
+                null
+            }
+            Act::Block { ms } => {
+                std::thread::sleep(Duration::from_millis(ms));
+                null
+            }
+            Act::Abort => std::process::abort(),
+            Act::Panic { how } => self.panic(how).await,
+            Act::Fail { text } => Err(Fail::retry(failure(text))),
+            Act::FailForGood { text } => Err(Fail::permanent(Plain(text))),
+            Act::Snooze { ms } => Err(Fail::snooze(Duration::from_millis(ms))),
+            Act::Effect { after_ms } => {
+                pause(after_ms).await;
+                self.effect(ctx).await?;
+                null
+            }
+            Act::EffectOnce { after_ms, hold_ms } => {
+                pause(after_ms).await;
+                self.effect_once(ctx, hold_ms).await?;
+                null
+            }
+            Act::Child { hold_ms } => {
+                let _connection = self.pool.acquire().await.expect("the pool is never closed");
+                pause(hold_ms).await;
+                let child = Enqueue::raw("act", RawJson::of(&Act::Sleep { ms: 1 })?);
+                self.client.enqueue(child.queue("children")).await?;
+                null
+            }
+            Act::ReturnNul => Ok(Some(RawJson::of(&serde_json::json!({ "text": "a\0b", "k\0": 1 }))?)),
+            Act::Return { bytes } => Ok(Some(RawJson::of(&"x".repeat(bytes))?)),
+            Act::Progress { value, ms } => {
+                ctx.progress(&value).await?;
+                pause(ms).await;
+                null
+            }
+            Act::FirstThen { first, then } => {
+                let act = if ctx.attempt() == 1 { first } else { then };
+                Box::pin(self.act(ctx, *act)).await
+            }
+            Act::Then { acts } => {
+                let mut last = null;
+                for act in acts {
+                    last = Ok(Box::pin(self.act(ctx, act)).await?);
+                }
+                last
+            }
+        }
+    }
+
+    async fn effect(&self, ctx: &Context) -> Result<(), Fail> {
+        let session = connect(&self.url).await?;
+        let statement = "insert into effect (job_id, attempt) values ($1, $2)";
+        session.execute(statement, &[&i64::from(ctx.job_id()), &i32::from(ctx.attempt())]).await?;
+        Ok(())
+    }
+
+    async fn effect_once(&self, ctx: &Context, hold_ms: u64) -> Result<(), Fail> {
+        let mut session = connect(&self.url).await?;
+        let mut tx = session.transaction().await?;
+        let statement = "insert into effect (job_id, attempt) values ($1, $2)";
+        tx.execute(statement, &[&i64::from(ctx.job_id()), &i32::from(ctx.attempt())]).await?;
+        ctx.complete_in(&mut tx, &"stored").await?;
+        pause(hold_ms).await;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    async fn panic(&self, how: PanicHow) -> ! {
+        match how {
+            PanicHow::Str => panic!("a plain text"),
+            PanicHow::String => panic!("a text made at {}", "run time"),
+            PanicHow::Value => std::panic::panic_any(42_u32),
+            PanicHow::AfterAwait => {
+                pause(1).await;
+                panic!("after an await");
+            }
+            PanicHow::Blocking => {
+                let thread = tokio::task::spawn_blocking(|| panic!("in a blocking thread")).await;
+                std::panic::resume_unwind(thread.expect_err("it panics").into_panic())
+            }
+            PanicHow::Drop => {
+                drop(PanicsWhenDropped);
+                unreachable!()
+            }
+            PanicHow::WithMutex => {
+                let _guard = self.mutex.lock();
+                panic!("with a mutex held");
+            }
+        }
+    }
+}
+
+/// The session on which handlers report. It is made anew for as long as it takes: what a test sees must not depend on
+/// the database's being there at the moment.
+struct Reports {
+    url: String,
+    session: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
+}
+
+impl Reports {
+    async fn write(&self, statement: &str, params: &[&(dyn ToSql + Sync)]) {
+        loop {
+            let mut session = self.session.lock().await;
+            if session.as_ref().is_none_or(|session| session.is_closed()) {
+                *session = connect(&self.url).await.ok();
+            }
+            if let Some(open) = session.as_ref() {
+                match open.execute(statement, params).await {
+                    Ok(_) => return,
+                    Err(e) if e.is_closed() || !open.is_closed() => eprintln!("report: {e:?}"),
+                    Err(_) => {}
+                }
+            }
+            *session = None;
+            drop(session);
+            pause(50).await;
+        }
+    }
+}
+
+/// Notes the end of a run, also of one that is dropped.
+struct RunEnd {
+    hands: Arc<Hands>,
+    run: i64,
+    outcome: &'static str,
+    written: bool,
+}
+
+impl RunEnd {
+    async fn write(mut self) {
+        self.written = true;
+        self.hands.clone().note_end(self.run, self.outcome).await;
+    }
+}
+
+impl Drop for RunEnd {
+    fn drop(&mut self) {
+        if !self.written {
+            tokio::spawn(self.hands.clone().note_end(self.run, self.outcome));
+        }
+    }
+}
+
+impl Hands {
+    /// The end is now, however long it takes to write that.
+    async fn note_end(self: Arc<Self>, run: i64, outcome: &'static str) {
+        let ended = Instant::now();
+        let end = "update probe set finished_at = clock_timestamp() - $3 * interval '1 microsecond', outcome = $2 where run_key = $1";
+        self.reports.write(end, &[&run, &outcome, &(ended.elapsed().as_micros() as f64)]).await;
+    }
+}
+
+async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+async fn pause(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+fn burn(ms: u64) {
+    let end = Instant::now() + Duration::from_millis(ms);
+    let mut x = 1_u64;
+    while Instant::now() < end {
+        for _ in 0..10_000 {
+            x = std::hint::black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+    }
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("in a destructor");
+    }
+}
+
+/// An error with a text and nothing else.
+#[derive(Debug)]
+struct Plain(String);
+
+impl std::fmt::Display for Plain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Plain {}
+
+/// An error with sources below it.
+#[derive(Debug)]
+struct Linked {
+    depth: usize,
+    source: Option<Box<Linked>>,
+}
+
+impl std::fmt::Display for Linked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "level {}", self.depth)
+    }
+}
+
+impl std::error::Error for Linked {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|s| s as _)
+    }
+}
+
+impl Drop for Linked {
+    /// Without recursion: ten thousand levels would overflow the stack here, and that is not what is tested.
+    fn drop(&mut self) {
+        let mut next = self.source.take();
+        while let Some(mut link) = next {
+            next = link.source.take();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PanicsWhenShown;
+
+impl std::fmt::Display for PanicsWhenShown {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("the error cannot be shown")
+    }
+}
+
+impl std::error::Error for PanicsWhenShown {}
+
+fn failure(text: FailText) -> Box<dyn std::error::Error + Send + Sync> {
+    match text {
+        FailText::Plain(text) => Box::new(Plain(text)),
+        FailText::Long(bytes) => Box::new(Plain("€".repeat(bytes / 3))),
+        FailText::Nul => Box::new(Plain("a\0b".into())),
+        FailText::NotUtf8 => Box::new(Plain(String::from_utf8_lossy(b"tool said \xff\xfe\x80").into_owned())),
+        FailText::Chain(depth) => {
+            let mut link = None;
+            for depth in (0..depth).rev() {
+                link = Some(Box::new(Linked { depth, source: link }));
+            }
+            link.map_or_else(|| Box::new(Plain("no chain".into())) as _, |link| link as _)
+        }
+        FailText::PanicsWhenShown => Box::new(PanicsWhenShown),
+    }
 }

@@ -14,7 +14,7 @@ use crate::{Act, Size};
 /// that runs without an end have one. `effect`: what handlers did.
 const TABLES: &str = "
     create table probe (
-        run bigint generated always as identity primary key, job_id bigint not null, attempt int not null,
+        run bigint generated always as identity primary key, run_key bigint not null unique, job_id bigint not null, attempt int not null,
         fence bigint not null, pid int not null, worker text not null, key text not null,
         started_at timestamptz not null default clock_timestamp(), finished_at timestamptz, outcome text);
     create index on probe (job_id);

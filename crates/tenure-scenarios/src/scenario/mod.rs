@@ -1,4 +1,14 @@
 //! The scenarios: one file per area.
 
+pub mod cost;
+pub mod duty;
 pub mod fire;
+pub mod freeze;
+pub mod handling;
+pub mod kill;
+pub mod long;
+pub mod names;
+pub mod notify;
+pub mod outage;
 pub mod plans;
+pub mod pooler;

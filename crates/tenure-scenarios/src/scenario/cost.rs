@@ -1,0 +1,96 @@
+//! What it costs: idle workers, and enqueuing in bulk.
+
+use std::time::{Duration, Instant};
+
+use tenure::{Client, Enqueue, JobOptions, RawJson};
+
+use crate::{Act, Bound, Measure, Stage, WorkerProcess, size};
+
+/// CPU share, memory and statements of one idle worker, and the statements of very many.
+pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
+    let time = size::IDLE.at(stage.size);
+    let one = stage.start(stage.worker("idle")).await;
+    let id = stage.enqueue(&Act::Sleep { ms: 1 }).await;
+    tenure::testing::until("the first job has ended", async || stage.status(id).await == "completed").await;
+    tokio::time::sleep(Duration::from_secs(2)).await; // from working to idle: pauses grow
+    let (cpu, statements, took) = watch(stage, &one, time).await;
+    let mut lines = vec![
+        Measure::new("CPU share of an idle worker", Bound::AimBelow(1.0), 100.0 * cpu / took, "%"),
+        Measure::new("resident memory of an idle worker", Bound::AimBelow(40.0), resident_mb(&one), "MB"),
+        Measure::new("statements a second of an idle worker", Bound::AimBelow(3.0), statements / took, "/s"),
+    ];
+    let count = size::IDLE_WORKERS.at(stage.size);
+    let mut many = vec![one];
+    for n in 1..count {
+        many.push(WorkerProcess::spawn(&stage.worker(&format!("idle-{n}")).with(|o| o.threads = 1)));
+    }
+    let registered = "select count(*) from tenure.worker";
+    tenure::testing::until_within(Duration::from_secs(120), "all idle workers are registered", async || stage.count(registered, &[]).await as usize >= count).await;
+    tokio::time::sleep(Duration::from_secs(3)).await; // from starting to idle
+    let (_, statements, took) = watch(stage, &many[0], time).await;
+    let limit = 1.5 * count as f64;
+    lines.push(Measure::new(format!("statements a second of {count} idle workers together"), Bound::AimBelow(limit), statements / took, "/s"));
+    lines
+}
+
+/// CPU seconds of the process, transactions of the database, and the seconds that passed.
+async fn watch(stage: &Stage, worker: &WorkerProcess, time: Duration) -> (f64, f64, f64) {
+    let count = "select (xact_commit + xact_rollback)::float8 from pg_stat_database where datname = current_database()";
+    // Sessions report their counts once a second.
+    let before: f64 = stage.one(count, &[]).await;
+    let (cpu, start) = (cpu_seconds(worker), Instant::now());
+    tokio::time::sleep(time).await; // what is measured
+    let after: f64 = stage.one(count, &[]).await;
+    (cpu_seconds(worker) - cpu, after - before, start.elapsed().as_secs_f64())
+}
+
+/// User and system time so far, from /proc.
+fn cpu_seconds(worker: &WorkerProcess) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", worker.pid())).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: f64 = after_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum();
+    // SAFETY: a plain system call.
+    ticks / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64
+}
+
+fn resident_mb(worker: &WorkerProcess) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", worker.pid())).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
+}
+
+/// Jobs by arrays, and by COPY.
+pub async fn bulk_enqueue(stage: &Stage) -> Vec<Measure> {
+    let jobs = size::BULK_JOBS.at(stage.size);
+    let client = stage.db.client().await;
+    let payload = RawJson::of(&serde_json::json!({ "doc": 12_345, "model": "v1" })).expect("JSON");
+    let start = Instant::now();
+    let by_arrays = client.enqueue_many("act", (0..jobs).map(|_| payload.clone()), JobOptions::default()).await;
+    let arrays = jobs as f64 / start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let by_copy = client.enqueue_copy((0..jobs).map(|_| Enqueue::raw("act", payload.clone()))).await;
+    let copy = jobs as f64 / start.elapsed().as_secs_f64();
+    let stored = stage.count("select count(*) from tenure.job", &[]).await as usize;
+    assert_eq!((by_arrays.expect("by arrays").len(), by_copy.expect("by COPY").len()), (jobs, jobs));
+    vec![
+        Measure::count(format!("{jobs} jobs by arrays and as many by COPY are there"), 2 * jobs, stored),
+        Measure::new("enqueued by arrays", Bound::Shown, arrays, "jobs/s"),
+        Measure::new("enqueued by COPY", Bound::Shown, copy, "jobs/s"),
+    ]
+}
+
+/// An enqueue whose transaction is rolled back leaves nothing.
+pub async fn rolled_back(stage: &Stage) -> Vec<Measure> {
+    let client: Client = stage.db.client().await;
+    let payload = RawJson::of(&1).expect("JSON");
+    let mut sql = stage.db.sql().await;
+    for _ in 0..3 {
+        let mut tx = sql.transaction().await.expect("begin");
+        client.enqueue_in(&mut tx, Enqueue::raw("act", payload.clone())).await.expect("enqueued");
+        client.enqueue_many_in(&mut tx, "act", [1, 2], JobOptions::default()).await.expect("enqueued");
+        client.enqueue_copy_in(&mut tx, [Enqueue::raw("act", payload.clone())]).await.expect("enqueued");
+        tx.rollback().await.expect("rollback");
+    }
+    let left = "select (select count(*) from tenure.job) + (select count(*) from tenure.ready) + (select count(*) from tenure.later) + (select count(*) from tenure.inbox)";
+    vec![Measure::count("rows left by enqueues that were rolled back", 0, stage.count(left, &[]).await as usize)]
+}

@@ -1,0 +1,154 @@
+//! A worker's manners: it claims only what it knows, stops in order, and finds work that came late or was left.
+
+use std::time::{Duration, Instant};
+
+use tenure::testing::until_within;
+
+use crate::protocol::Registration;
+use crate::{Act, Bound, Measure, Stage, size};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Jobs of a kind that only the newer worker knows wait for it, unharmed.
+pub async fn unknown_kinds(stage: &Stage) -> Vec<Measure> {
+    let jobs = size::UNKNOWN_KIND_JOBS.at(stage.size);
+    let old = stage.start(stage.worker("old")).await;
+    let payloads = vec![Act::Sleep { ms: 0 }.json(); jobs];
+    let many = "select count(*) from tenure.enqueue_many('b', $1::text[]::json[])";
+    stage.count(many, &[&payloads]).await;
+    // The old worker goes on with what it knows, past all the others at the head of the queue.
+    let begin = Instant::now();
+    let mut slowest = 0.0_f64;
+    while begin.elapsed() < size::UNKNOWN_KIND.at(stage.size) {
+        let id = stage.enqueue(&Act::Sleep { ms: 1 }).await;
+        let start = Instant::now();
+        until_within(LIMIT, "a job of the known kind ends", async || stage.status(id).await == "completed").await;
+        slowest = slowest.max(start.elapsed().as_secs_f64());
+    }
+    let waiting = "select count(*) from tenure.jobs where kind = 'b' and status = 'available' and attempt = 0";
+    let unharmed = stage.count(waiting, &[]).await as usize;
+    let new = stage.start(stage.worker("new").with(|o| o.kinds.push("b".into()))).await;
+    let first_try = "select count(*) from tenure.outcome o join tenure.job j on j.id = o.job_id where j.kind = 'b' and o.state = 'c' and o.attempt = 1";
+    until_within(LIMIT, "every job of the new kind ends", async || stage.count(first_try, &[]).await as usize >= jobs).await;
+    let measures = vec![
+        Measure::count("jobs of an unknown kind that wait unharmed", jobs, unharmed),
+        Measure::count("of these, completed at the first attempt by a worker that knows them", jobs, stage.count(first_try, &[]).await as usize),
+        Measure::new("a job of a known kind behind them", Bound::AtMost(2.0), slowest, "s"),
+    ];
+    old.shut_down().await;
+    new.shut_down().await;
+    measures
+}
+
+/// SIGTERM with short, long, blocking and waiting jobs; another worker takes what is given back.
+pub async fn shutdown(stage: &Stage) -> Vec<Measure> {
+    let (long, grace) = (size::SHUTDOWN_JOB.at(stage.size), size::SHUTDOWN_GRACE.at(stage.size));
+    let options = |name: &str| {
+        stage.worker(name).concurrency(15).with(|o| {
+            o.shutdown_grace = grace;
+            o.threads = 8;
+        })
+    };
+    let mut first = stage.start(options("first")).await;
+    let short = stage.enqueue_many(&Act::Sleep { ms: 1_000 }, 5).await;
+    let long_ms = long.as_millis() as u64;
+    let brief = || Act::Sleep { ms: 10 };
+    let cooperative = stage.enqueue_many(&Act::Sleep { ms: long_ms }.first(brief()), 5).await;
+    let blocking = stage.enqueue_many(&Act::Block { ms: long_ms }.first(brief()), 5).await;
+    stage.started(15, LIMIT).await;
+    stage.enqueue_many(&brief(), 5).await;
+    let other = stage.start(options("other")).await;
+    let before = "select count(*) from probe where pid = $1";
+    first.terminate();
+    let asked = Instant::now();
+    let status = first.ended(grace + Duration::from_secs(10)).await;
+    let exit = asked.elapsed().as_secs_f64();
+    let ended: f64 = stage.one("select extract(epoch from clock_timestamp())::float8", &[]).await;
+    stage.completed(20, LIMIT).await;
+    let by_first = stage.count(before, &[&first.pid()]).await as usize;
+    let completed_short = "select count(*) from tenure.outcome where state = 'c' and attempt = 1 and job_id = any($1)";
+    let handed = [cooperative, blocking].concat();
+    let second = "select coalesce(max(extract(epoch from started_at)), 0)::float8 - $2 from probe where job_id = any($1) and pid <> $3";
+    let measures = vec![
+        Measure::new("from SIGTERM to the worker's end, above its grace", Bound::AtMost(2.0), exit - grace.as_secs_f64(), "s"),
+        Measure::count("short jobs that end before the stop", 5, stage.count(completed_short, &[&short]).await as usize),
+        Measure::count("jobs that the stopping worker started", 15, by_first),
+        Measure::new("jobs given back start elsewhere after its end", Bound::AtMost(1.5), stage.one(second, &[&handed, &ended, &first.pid()]).await, "s"),
+        Measure::new("exit code of a worker that had to abort handlers", Bound::Shown, f64::from(status.code().unwrap_or(-1)), ""),
+    ];
+    other.shut_down().await;
+    measures
+}
+
+/// A transaction that holds a low id commits late, under load; its job is found within a second.
+pub async fn late_commit(stage: &Stage) -> Vec<Measure> {
+    let worker = stage.start(stage.worker("a")).await;
+    let mut late = stage.db.sql().await;
+    let tx = late.transaction().await.expect("begin");
+    let payload = Act::Sleep { ms: 1 }.json();
+    let id: i64 = tx.query_one("select tenure.enqueue('act', $1::text::json)", &[&payload]).await.expect("enqueued").get(0);
+    let jobs = 2_000;
+    for _ in 0..20 {
+        stage.enqueue_many(&Act::Sleep { ms: 1 }, jobs / 20).await;
+    }
+    stage.completed(jobs, LIMIT).await;
+    tx.commit().await.expect("commit");
+    let committed = Instant::now();
+    until_within(LIMIT, "the late job ends", async || stage.status(id).await == "completed").await;
+    let took = committed.elapsed().as_secs_f64();
+    worker.shut_down().await;
+    vec![Measure::new("from a late commit with a low id to the end of its job", Bound::AtMost(1.5), took, "s")]
+}
+
+/// The rest of a bundle that a worker cut and that others passed meanwhile is claimed when that worker stops.
+pub async fn cut_bundle(stage: &Stage) -> Vec<Measure> {
+    let ids = stage.enqueue_many(&Act::Sleep { ms: 1 }, 100).await;
+    let mut cutter = stage.hand(&Registration { grace_ms: 200, ..Registration::default() }).await;
+    cutter.sql.batch_execute("begin").await.expect("begin");
+    let (taken, _) = cutter.claim(7).await.expect("claimed");
+    assert_eq!(taken.len(), 7);
+    let worker = stage.start(stage.worker("a")).await;
+    // The others go past the locked bundle.
+    stage.enqueue_many(&Act::Sleep { ms: 1 }, 300).await;
+    stage.completed(300, LIMIT).await;
+    cutter.sql.batch_execute("commit").await.expect("commit");
+    drop(cutter);
+    let stopped = Instant::now();
+    let rest = "select count(*) from probe where job_id = any($1)";
+    until_within(LIMIT, "the rest of the cut bundle is claimed", async || {
+        let n = stage.count(rest, &[&ids]).await;
+        if n >= 93 { Ok(()) } else { Err(format!("{n} of 93")) }
+    })
+    .await;
+    let took = stopped.elapsed().as_secs_f64();
+    stage.completed(400, LIMIT).await;
+    worker.shut_down().await;
+    vec![Measure::new("the rest of a cut bundle is claimed once the worker that cut it stops", Bound::AtMost(2.0), took, "s")]
+}
+
+/// The answer to a claim is lost; the job runs soon all the same.
+pub async fn lost_answer(stage: &Stage) -> Vec<Measure> {
+    use tenure::testing::{Cut, Proxy};
+    let proxy = Proxy::start(stage.url()).await;
+    let worker = stage.start(stage.worker("a").url(proxy.url())).await;
+    let mut slowest = 0.0_f64;
+    let rounds = 12;
+    for n in 0..rounds {
+        proxy.cut_at(Cut::Answer(n % 6 + 1));
+        let id = stage.enqueue(&Act::Sleep { ms: 1 }).await;
+        let start = Instant::now();
+        until_within(LIMIT, "the job ends", async || {
+            let status = stage.status(id).await;
+            if status == "completed" { Ok(()) } else { Err(status) }
+        })
+        .await;
+        slowest = slowest.max(start.elapsed().as_secs_f64());
+        until_within(LIMIT, "the cut was reached", async || proxy.cuts() > n).await;
+    }
+    let measures = vec![
+        Measure::new("a job whose claim or end was answered into a cut connection ends", Bound::AtMost(5.0), slowest, "s"),
+        Measure::count("of these, started more than once", 0, stage.started_again().await as usize),
+    ];
+    worker.shut_down().await;
+    measures
+}

@@ -33,8 +33,6 @@ pub enum Act {
     EffectOnce { after_ms: u64, hold_ms: u64 },
     /// Takes a connection of the pool that all handlers share, holds it, and enqueues a child on another.
     Child { hold_ms: u64 },
-    /// Returns a result with U+0000 in it.
-    ReturnNul,
     /// Returns a text of so many bytes.
     Return { bytes: usize },
     /// The first attempt does one thing, the others another.

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::{Client, Context, Enqueue, Fail, KindOptions, RawJson, RetryPolicy, Worker};
+use tenure::{Client, Context, Enqueue, Fail, Job, KindOptions, RawJson, RetryPolicy, Worker};
 use tokio::sync::Semaphore;
 use tokio_postgres::NoTls;
-use tokio_postgres::types::ToSql;
 
 use crate::act::{Act, FailText, PanicHow};
 use crate::process::WorkerOptions;
+use crate::reports::Reports;
 
 /// Runs the worker until SIGTERM; the exit code: 0 after a clean stop, 1 otherwise.
 pub fn run(options: WorkerOptions) -> i32 {
@@ -19,15 +19,14 @@ pub fn run(options: WorkerOptions) -> i32 {
         .with_writer(std::io::stderr)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(options.threads).enable_all().build();
-    let code = runtime.expect("a runtime").block_on(work(options));
-    // Blocking handlers that ignore their cancellation must not hold the process.
-    match code {
-        Ok(code) => code,
-        Err(e) => {
-            eprintln!("worker failed: {e:#}");
-            1
-        }
-    }
+    let runtime = runtime.expect("a runtime");
+    let code = runtime.block_on(work(options));
+    // Handlers that block their thread and ignore their cancellation do not hold the process.
+    runtime.shutdown_background();
+    code.unwrap_or_else(|e| {
+        eprintln!("worker failed: {e:#}");
+        1
+    })
 }
 
 async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
@@ -51,6 +50,12 @@ async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
         kind_options = kind_options.timeout(timeout);
     }
     for kind in &options.kinds {
+        if kind == Nul::KIND {
+            worker = worker.handle_with(kind_options.clone(), |_ctx, Nul {}| async {
+                Ok(serde_json::json!({ "text": "a\0b", "k\0": 1 }))
+            });
+            continue;
+        }
         let hands = hands.clone();
         worker = worker.handle_raw(kind, kind_options.clone(), move |ctx, payload| {
             let hands = hands.clone();
@@ -72,7 +77,16 @@ async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
             running.join().await
         }
     };
+    hands.reports.flush().await;
     Ok(i32::from(!summary.clean))
+}
+
+/// A job whose typed result holds U+0000, in a value and in a key.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Nul {}
+
+impl Job for Nul {
+    const KIND: &'static str = "nul";
 }
 
 /// What the handlers of one process share.
@@ -89,7 +103,7 @@ struct Hands {
 impl Hands {
     async fn new(options: &WorkerOptions) -> anyhow::Result<Hands> {
         Ok(Hands {
-            reports: Reports { url: options.probe_url.clone(), session: tokio::sync::Mutex::new(None) },
+            reports: Reports::start(&options.probe_url),
             url: options.probe_url.clone(),
             name: options.name.clone(),
             pool: Semaphore::new(options.pool),
@@ -101,18 +115,13 @@ impl Hands {
     /// Notes the start, acts, notes the end; also of a run that is dropped or panics.
     async fn run(self: Arc<Self>, ctx: Context, payload: RawJson) -> Result<Option<RawJson>, Fail> {
         let run = fastrand::i64(1..);
-        let start = "insert into probe (run_key, job_id, attempt, fence, pid, worker, key) values ($1, $2, $3, $4, $5, $6, $7)
-            on conflict (run_key) do nothing";
-        let (job, attempt, pid) = (i64::from(ctx.job_id()), i32::from(ctx.attempt()), std::process::id() as i32);
-        let key = ctx.idempotency_key();
-        self.reports.write(start, &[&run, &job, &attempt, &ctx.fence(), &pid, &self.name, &key]).await;
-        let mut end = RunEnd { hands: self.clone(), run, outcome: "dropped", written: false };
+        self.reports.started(run, &ctx, &self.name).await;
+        let end = RunEnd { reports: self.reports.clone(), run, outcome: None };
         let outcome = match ctx.kind() {
             "echo" => Ok(Some(payload)),
             _ => self.act(&ctx, serde_json::from_str(payload.get())?).await,
         };
-        end.outcome = if outcome.is_ok() { "ok" } else { "failed" };
-        end.write().await;
+        end.is(if outcome.is_ok() { "ok" } else { "failed" }).await;
         outcome
     }
 
@@ -162,7 +171,6 @@ impl Hands {
                 self.client.enqueue(child.queue("children")).await?;
                 null
             }
-            Act::ReturnNul => Ok(Some(RawJson::of(&serde_json::json!({ "text": "a\0b", "k\0": 1 }))?)),
             Act::Return { bytes } => Ok(Some(RawJson::of(&"x".repeat(bytes))?)),
             Act::Progress { value, ms } => {
                 ctx.progress(&value).await?;
@@ -226,63 +234,25 @@ impl Hands {
     }
 }
 
-/// The session on which handlers report. It is made anew for as long as it takes: what a test sees must not depend on
-/// the database's being there at the moment.
-struct Reports {
-    url: String,
-    session: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
-}
-
-impl Reports {
-    async fn write(&self, statement: &str, params: &[&(dyn ToSql + Sync)]) {
-        loop {
-            let mut session = self.session.lock().await;
-            if session.as_ref().is_none_or(|session| session.is_closed()) {
-                *session = connect(&self.url).await.ok();
-            }
-            if let Some(open) = session.as_ref() {
-                match open.execute(statement, params).await {
-                    Ok(_) => return,
-                    Err(e) if e.is_closed() || !open.is_closed() => eprintln!("report: {e:?}"),
-                    Err(_) => {}
-                }
-            }
-            *session = None;
-            drop(session);
-            pause(50).await;
-        }
-    }
-}
-
-/// Notes the end of a run, also of one that is dropped.
+/// Reports the end of a run, also of one that is dropped or panics.
 struct RunEnd {
-    hands: Arc<Hands>,
+    reports: Reports,
     run: i64,
-    outcome: &'static str,
-    written: bool,
+    outcome: Option<&'static str>,
 }
 
 impl RunEnd {
-    async fn write(mut self) {
-        self.written = true;
-        self.hands.clone().note_end(self.run, self.outcome).await;
+    async fn is(mut self, outcome: &'static str) {
+        self.outcome = Some(outcome);
+        let _ = self.reports.ended(self.run, outcome).await;
     }
 }
 
 impl Drop for RunEnd {
     fn drop(&mut self) {
-        if !self.written {
-            tokio::spawn(self.hands.clone().note_end(self.run, self.outcome));
+        if self.outcome.is_none() {
+            drop(self.reports.ended(self.run, "dropped"));
         }
-    }
-}
-
-impl Hands {
-    /// The end is now, however long it takes to write that.
-    async fn note_end(self: Arc<Self>, run: i64, outcome: &'static str) {
-        let ended = Instant::now();
-        let end = "update probe set finished_at = clock_timestamp() - $3 * interval '1 microsecond', outcome = $2 where run_key = $1";
-        self.reports.write(end, &[&run, &outcome, &(ended.elapsed().as_micros() as f64)]).await;
     }
 }
 

@@ -11,6 +11,7 @@ pub mod handlers;
 pub mod measure;
 pub mod process;
 pub mod protocol;
+pub mod reports;
 pub mod scenario;
 pub mod size;
 pub mod stage;

@@ -25,11 +25,19 @@ pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
         many.push(WorkerProcess::spawn(&stage.worker(&format!("idle-{n}")).with(|o| o.threads = 1)));
     }
     let registered = "select count(*) from tenure.worker";
-    tenure::testing::until_within(Duration::from_secs(120), "all idle workers are registered", async || stage.count(registered, &[]).await as usize >= count).await;
+    tenure::testing::until_within(Duration::from_secs(120), "all idle workers are registered", async || {
+        stage.count(registered, &[]).await as usize >= count
+    })
+    .await;
     tokio::time::sleep(Duration::from_secs(3)).await; // from starting to idle
     let (_, statements, took) = watch(stage, &many[0], time).await;
     let limit = 1.5 * count as f64;
-    lines.push(Measure::new(format!("statements a second of {count} idle workers together"), Bound::AimBelow(limit), statements / took, "/s"));
+    lines.push(Measure::new(
+        format!("statements a second of {count} idle workers together"),
+        Bound::AimBelow(limit),
+        statements / took,
+        "/s",
+    ));
     lines
 }
 

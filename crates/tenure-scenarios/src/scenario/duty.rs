@@ -29,10 +29,15 @@ pub async fn unknown_kinds(stage: &Stage) -> Vec<Measure> {
     let unharmed = stage.count(waiting, &[]).await as usize;
     let new = stage.start(stage.worker("new").with(|o| o.kinds.push("b".into()))).await;
     let first_try = "select count(*) from tenure.outcome o join tenure.job j on j.id = o.job_id where j.kind = 'b' and o.state = 'c' and o.attempt = 1";
-    until_within(LIMIT, "every job of the new kind ends", async || stage.count(first_try, &[]).await as usize >= jobs).await;
+    until_within(LIMIT, "every job of the new kind ends", async || stage.count(first_try, &[]).await as usize >= jobs)
+        .await;
     let measures = vec![
         Measure::count("jobs of an unknown kind that wait unharmed", jobs, unharmed),
-        Measure::count("of these, completed at the first attempt by a worker that knows them", jobs, stage.count(first_try, &[]).await as usize),
+        Measure::count(
+            "of these, completed at the first attempt by a worker that knows them",
+            jobs,
+            stage.count(first_try, &[]).await as usize,
+        ),
         Measure::new("a job of a known kind behind them", Bound::AtMost(2.0), slowest, "s"),
     ];
     old.shut_down().await;
@@ -52,31 +57,55 @@ pub async fn shutdown(stage: &Stage) -> Vec<Measure> {
     let mut first = stage.start(options("first")).await;
     let short = stage.enqueue_many(&Act::Sleep { ms: 1_000 }, 5).await;
     let long_ms = long.as_millis() as u64;
-    let brief = || Act::Sleep { ms: 10 };
-    let cooperative = stage.enqueue_many(&Act::Sleep { ms: long_ms }.first(brief()), 5).await;
-    let blocking = stage.enqueue_many(&Act::Block { ms: long_ms }.first(brief()), 5).await;
+    let cooperative = stage.enqueue_many(&Act::Sleep { ms: long_ms }, 5).await;
+    let blocking = stage.enqueue_many(&Act::Block { ms: long_ms }, 5).await;
     stage.started(15, LIMIT).await;
-    stage.enqueue_many(&brief(), 5).await;
-    let other = stage.start(options("other")).await;
+    stage.enqueue_many(&Act::Sleep { ms: 10 }, 5).await;
+    let mut other = stage.start(options("other")).await;
     let before = "select count(*) from probe where pid = $1";
     first.terminate();
     let asked = Instant::now();
     let status = first.ended(grace + Duration::from_secs(10)).await;
     let exit = asked.elapsed().as_secs_f64();
     let ended: f64 = stage.one("select extract(epoch from clock_timestamp())::float8", &[]).await;
-    stage.completed(20, LIMIT).await;
+    stage.completed(10, LIMIT).await;
+    stage.started(15 + 5 + 10, LIMIT).await;
     let by_first = stage.count(before, &[&first.pid()]).await as usize;
     let completed_short = "select count(*) from tenure.outcome where state = 'c' and attempt = 1 and job_id = any($1)";
     let handed = [cooperative, blocking].concat();
     let second = "select coalesce(max(extract(epoch from started_at)), 0)::float8 - $2 from probe where job_id = any($1) and pid <> $3";
     let measures = vec![
-        Measure::new("from SIGTERM to the worker's end, above its grace", Bound::AtMost(2.0), exit - grace.as_secs_f64(), "s"),
-        Measure::count("short jobs that end before the stop", 5, stage.count(completed_short, &[&short]).await as usize),
+        Measure::new(
+            "from SIGTERM to the worker's end, above its grace",
+            Bound::AtMost(2.0),
+            exit - grace.as_secs_f64(),
+            "s",
+        ),
+        Measure::count(
+            "short jobs that end before the stop",
+            5,
+            stage.count(completed_short, &[&short]).await as usize,
+        ),
         Measure::count("jobs that the stopping worker started", 15, by_first),
-        Measure::new("jobs given back start elsewhere after its end", Bound::AtMost(1.5), stage.one(second, &[&handed, &ended, &first.pid()]).await, "s"),
-        Measure::new("exit code of a worker that had to abort handlers", Bound::Shown, f64::from(status.code().unwrap_or(-1)), ""),
+        Measure::new(
+            "jobs given back start elsewhere after its end",
+            Bound::AtMost(1.5),
+            stage.one(second, &[&handed, &ended, &first.pid()]).await,
+            "s",
+        ),
+        Measure::count(
+            "attempts that a stop has used",
+            0,
+            stage.count("select count(*) from tenure.attempt_error", &[]).await as usize,
+        ),
+        Measure::new(
+            "exit code of a worker that had to abort handlers",
+            Bound::Shown,
+            f64::from(status.code().unwrap_or(-1)),
+            "",
+        ),
     ];
-    other.shut_down().await;
+    stage.kill(&mut other).await;
     measures
 }
 
@@ -86,7 +115,8 @@ pub async fn late_commit(stage: &Stage) -> Vec<Measure> {
     let mut late = stage.db.sql().await;
     let tx = late.transaction().await.expect("begin");
     let payload = Act::Sleep { ms: 1 }.json();
-    let id: i64 = tx.query_one("select tenure.enqueue('act', $1::text::json)", &[&payload]).await.expect("enqueued").get(0);
+    let id: i64 =
+        tx.query_one("select tenure.enqueue('act', $1::text::json)", &[&payload]).await.expect("enqueued").get(0);
     let jobs = 2_000;
     for _ in 0..20 {
         stage.enqueue_many(&Act::Sleep { ms: 1 }, jobs / 20).await;
@@ -123,7 +153,12 @@ pub async fn cut_bundle(stage: &Stage) -> Vec<Measure> {
     let took = stopped.elapsed().as_secs_f64();
     stage.completed(400, LIMIT).await;
     worker.shut_down().await;
-    vec![Measure::new("the rest of a cut bundle is claimed once the worker that cut it stops", Bound::AtMost(2.0), took, "s")]
+    vec![Measure::new(
+        "the rest of a cut bundle is claimed once the worker that cut it stops",
+        Bound::AtMost(2.0),
+        took,
+        "s",
+    )]
 }
 
 /// The answer to a claim is lost; the job runs soon all the same.
@@ -146,7 +181,12 @@ pub async fn lost_answer(stage: &Stage) -> Vec<Measure> {
         until_within(LIMIT, "the cut was reached", async || proxy.cuts() > n).await;
     }
     let measures = vec![
-        Measure::new("a job whose claim or end was answered into a cut connection ends", Bound::AtMost(5.0), slowest, "s"),
+        Measure::new(
+            "a job whose claim or end was answered into a cut connection ends",
+            Bound::AtMost(5.0),
+            slowest,
+            "s",
+        ),
         Measure::count("of these, started more than once", 0, stage.started_again().await as usize),
     ];
     worker.shut_down().await;

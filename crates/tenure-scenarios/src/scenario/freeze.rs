@@ -14,7 +14,9 @@ const LEASE_SHORT: Duration = Duration::from_secs(2);
 /// Freezes the worker while it runs `jobs`, and notes when.
 async fn freeze(stage: &Stage, worker: &WorkerProcess) {
     worker.stop();
-    stage.execute("create table if not exists frozen (pid int, at timestamptz not null default clock_timestamp())", &[]).await;
+    stage
+        .execute("create table if not exists frozen (pid int, at timestamptz not null default clock_timestamp())", &[])
+        .await;
     stage.execute("insert into frozen (pid) values ($1)", &[&worker.pid()]).await;
 }
 
@@ -49,7 +51,11 @@ pub async fn frozen_worker(stage: &Stage) -> Vec<Measure> {
     let measures = vec![
         Measure::new("from SIGSTOP with a 5 s lease to the second start of its jobs", Bound::AtMost(10.0), second, "s"),
         Measure::count("outcomes of the other worker that stand", 4, stage.count(by_other, &[&ids]).await as usize),
-        Measure::count("attempts recorded as lost, and nothing else", 4, stage.count("select count(*) from tenure.attempt_error", &[]).await as usize),
+        Measure::count(
+            "attempts recorded as lost, and nothing else",
+            4,
+            stage.count("select count(*) from tenure.attempt_error", &[]).await as usize,
+        ),
     ];
     late.shut_down().await;
     other.shut_down().await;
@@ -61,8 +67,13 @@ pub async fn late_reports(stage: &Stage) -> Vec<Measure> {
     let late = stage.start(stage.worker("late").lease(LEASE_SHORT)).await;
     let wait = || Act::Stubborn { ms: 2_000 };
     let fail = Act::Fail { text: crate::act::FailText::Plain("late".into()) };
-    let reports =
-        [Act::Sleep { ms: 0 }, fail, Act::FailForGood { text: "late".into() }, Act::Snooze { ms: 60_000 }, Act::Return { bytes: 900_000 }];
+    let reports = [
+        Act::Sleep { ms: 0 },
+        fail,
+        Act::FailForGood { text: "late".into() },
+        Act::Snooze { ms: 60_000 },
+        Act::Return { bytes: 900_000 },
+    ];
     let count = reports.len();
     for report in reports {
         stage.enqueue(&Act::Then { acts: vec![wait(), report] }.first(Act::Sleep { ms: 1_000 })).await;
@@ -76,7 +87,11 @@ pub async fn late_reports(stage: &Stage) -> Vec<Measure> {
     let by_other = "select count(*) from tenure.outcome where state = 'c' and attempt = 2 and result is null";
     let from_late = "select count(*) from tenure.attempt_error where message like '%late%' and cause <> 'worker_lost'";
     let measures = vec![
-        Measure::count("late complete, fail, permanent, snooze, large result: outcomes of the other worker", count, stage.count(by_other, &[]).await as usize),
+        Measure::count(
+            "late complete, fail, permanent, snooze, large result: outcomes of the other worker",
+            count,
+            stage.count(by_other, &[]).await as usize,
+        ),
         Measure::count("errors from the late worker", 0, stage.count(from_late, &[]).await as usize),
     ];
     late.shut_down().await;
@@ -91,8 +106,12 @@ pub async fn frozen_before_commit(stage: &Stage) -> Vec<Measure> {
     let once = stage.enqueue(&act.first(Act::EffectOnce { after_ms: 0, hold_ms: 0 })).await;
     let beside = stage.enqueue(&Act::Stubborn { ms: 1_500 }).await;
     stage.started(2, Duration::from_secs(20)).await;
-    let idle = "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'";
-    until_within(Duration::from_secs(10), "the handler has completed and not committed", async || stage.count(idle, &[]).await > 0).await;
+    let idle =
+        "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'";
+    until_within(Duration::from_secs(10), "the handler has completed and not committed", async || {
+        stage.count(idle, &[]).await > 0
+    })
+    .await;
     freeze(stage, &late).await;
     let other = stage.start(stage.worker("other").lease(LEASE_SHORT)).await;
     let mut longest = 0.0_f64;
@@ -106,8 +125,17 @@ pub async fn frozen_before_commit(stage: &Stage) -> Vec<Measure> {
     stage.completed(2, Duration::from_secs(30)).await;
     let attempt = "select attempt::int from tenure.outcome where job_id = $1";
     let measures = vec![
-        Measure::new("a rescue beside a transaction that is frozen before its commit", Bound::AtMost(1.0), longest, "s"),
-        Measure::count("its effects", 1, stage.count("select count(*) from effect where job_id = $1", &[&once]).await as usize),
+        Measure::new(
+            "a rescue beside a transaction that is frozen before its commit",
+            Bound::AtMost(1.0),
+            longest,
+            "s",
+        ),
+        Measure::count(
+            "its effects",
+            1,
+            stage.count("select count(*) from effect where job_id = $1", &[&once]).await as usize,
+        ),
         Measure::count("the attempt that stands", 2, stage.one::<i32>(attempt, &[&once]).await as usize),
     ];
     late.shut_down().await;

@@ -32,9 +32,21 @@ pub async fn panics(stage: &Stage) -> Vec<Measure> {
     let at_once = "select count(*) from probe where finished_at is null";
     until_within(LIMIT, "four jobs run at once", async || stage.count(at_once, &[]).await >= 4).await;
     let placed = "select count(*) from tenure.attempt_error where cause = 'panic' and (details::text like '%.rs%' or message like '%.rs%')";
+    // One sort comes from another thread, whose place is not the handler's.
+    let elsewhere = count.div_ceil(all.len());
     let measures = vec![
-        Measure::count("panics that are recorded with their place", count, stage.count(placed, &[]).await as usize),
-        Measure::count("jobs completed after them", count, stage.count("select count(*) from tenure.outcome where state = 'c'", &[]).await as usize),
+        Measure::count("panics that are recorded", count, stage.count(dead, &[]).await as usize),
+        Measure::new(
+            "of these, with their place",
+            Bound::AtLeast((count - elsewhere) as f64),
+            stage.count(placed, &[]).await as f64,
+            "",
+        ),
+        Measure::count(
+            "jobs completed after them",
+            count,
+            stage.count("select count(*) from tenure.outcome where state = 'c'", &[]).await as usize,
+        ),
     ];
     stage.completed(count + 4, LIMIT).await;
     worker.shut_down().await;
@@ -65,8 +77,17 @@ pub async fn unstorable_failures(stage: &Stage) -> Vec<Measure> {
     .await;
     let longest = "select max(octet_length(message)) from tenure.attempt_error";
     let measures = vec![
-        Measure::count("failures stored, whatever their text", 2 * count, stage.count("select count(*) from tenure.attempt_error", &[]).await as usize),
-        Measure::new("bytes of the longest stored text", Bound::AtMost(16.0 * 1024.0), f64::from(stage.one::<i32>(longest, &[]).await), ""),
+        Measure::count(
+            "failures stored, whatever their text",
+            2 * count,
+            stage.count("select count(*) from tenure.attempt_error", &[]).await as usize,
+        ),
+        Measure::new(
+            "bytes of the longest stored text",
+            Bound::AtMost(16.0 * 1024.0),
+            f64::from(stage.one::<i32>(longest, &[]).await),
+            "",
+        ),
     ];
     stage.enqueue(&Act::Sleep { ms: 1 }).await;
     stage.completed(1, LIMIT).await;
@@ -81,6 +102,7 @@ pub async fn timeouts(stage: &Stage) -> Vec<Measure> {
         stage.worker(name).concurrency(4).with(|o| {
             o.timeout = Some(Duration::from_secs(2));
             o.retry_delay = Some(Duration::ZERO);
+            o.threads = 8; // one is blocked, the others go on
         })
     };
     let workers = [stage.start(options("a")).await, stage.start(options("b")).await];
@@ -93,12 +115,13 @@ pub async fn timeouts(stage: &Stage) -> Vec<Measure> {
     stage.started(3, Duration::from_secs(20)).await;
     stage.enqueue_many(&quick(), 20).await;
     stage.completed(20 + ids.len(), LIMIT).await;
-    let recorded = "select count(*) from tenure.attempt_error where cause = 'timeout'";
-    let second = "select count(*) from tenure.outcome where attempt = 2 and state = 'c'";
+    let recorded = "select count(*) from tenure.attempt_error where cause = 'timeout' and job_id = any($1)";
+    let second = "select count(*) from tenure.outcome where attempt = 2 and state = 'c' and job_id = any($1)";
+    let ids = ids.as_slice();
     let measures = vec![
         Measure::count("two runs of one job at a time, timeouts", 0, stage.overlaps().await as usize),
-        Measure::count("attempts recorded as timed out", 3, stage.count(recorded, &[]).await as usize),
-        Measure::count("second attempts that completed", 3, stage.count(second, &[]).await as usize),
+        Measure::count("attempts recorded as timed out", 3, stage.count(recorded, &[&ids]).await as usize),
+        Measure::count("second attempts that completed", 3, stage.count(second, &[&ids]).await as usize),
     ];
     for worker in workers {
         worker.shut_down().await;
@@ -126,8 +149,8 @@ pub async fn exhausted_pool(stage: &Stage) -> Vec<Measure> {
 
 /// A handler returns U+0000; a payload with large numbers comes back as it was.
 pub async fn odd_values(stage: &Stage) -> Vec<Measure> {
-    let worker = stage.start(stage.worker("values").with(|o| o.kinds.push("echo".into()))).await;
-    let nul = stage.enqueue(&Act::ReturnNul).await;
+    let worker = stage.start(stage.worker("values").with(|o| o.kinds.extend(["echo".into(), "nul".into()]))).await;
+    let nul: i64 = stage.one("select tenure.enqueue('nul', '{}')", &[]).await;
     let payload = r#"{"id": 1970670598291982290, "u": 18446744073709551615, "d": 0.1, "z": 1.10, "e": 1e400, "n": -0}"#;
     let echo: i64 = stage.one("select tenure.enqueue('echo', $1::text::json)", &[&payload]).await;
     stage.completed(2, LIMIT).await;
@@ -145,7 +168,11 @@ pub async fn odd_values(stage: &Stage) -> Vec<Measure> {
     let readable: Option<String> = stage.one(result, &[&nul]).await;
     let measures = vec![
         Measure::count("payloads with large numbers that come back unchanged", 2, same),
-        Measure::count("starts of a job that returns U+0000", 1, stage.starts(nul).await as usize),
+        Measure::count(
+            "attempts of a job that returns U+0000",
+            1,
+            stage.one::<i16>("select attempt from tenure.outcome where job_id = $1", &[&nul]).await as usize,
+        ),
         Measure::count("its result is there", 1, usize::from(readable.is_some_and(|text| text.contains('a')))),
     ];
     worker.shut_down().await;

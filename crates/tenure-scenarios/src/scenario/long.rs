@@ -17,12 +17,21 @@ pub async fn longer_than_its_lease(stage: &Stage) -> Vec<Measure> {
     stage.started(2, Duration::from_secs(20)).await;
     let until = "select max(extract(epoch from lease_until))::float8 from tenure.worker";
     let first: f64 = stage.one(until, &[]).await;
-    until_within(time, "the end of the lease keeps moving", async || stage.one::<f64>(until, &[]).await > first + 1.0).await;
+    until_within(time, "the end of the lease keeps moving", async || stage.one::<f64>(until, &[]).await > first + 1.0)
+        .await;
     stage.completed(2, time + Duration::from_secs(20)).await;
     let (s, l) = (time.as_secs(), lease.as_secs());
     let measures = vec![
-        Measure::count(format!("starts of a {s} s job under a {l} s lease, waiting"), 1, stage.starts(waiting).await as usize),
-        Measure::count(format!("starts of a {s} s job under a {l} s lease, burning CPU"), 1, stage.starts(burning).await as usize),
+        Measure::count(
+            format!("starts of a {s} s job under a {l} s lease, waiting"),
+            1,
+            stage.starts(waiting).await as usize,
+        ),
+        Measure::count(
+            format!("starts of a {s} s job under a {l} s lease, burning CPU"),
+            1,
+            stage.starts(burning).await as usize,
+        ),
         Measure::count("of these, rescued", 0, stage.rescues().await as usize),
     ];
     for worker in workers {

@@ -12,7 +12,10 @@ pub async fn small_wake_ups(stage: &Stage) -> Vec<Measure> {
     let queues: Vec<String> = (0..1_000).map(|n| format!("{n}-{}", "鼠".repeat(40))).collect();
     let hand = stage.hand(&Registration { queues: queues.clone(), ..Registration::default() }).await;
     let mut heard = listen(stage, hand.worker).await;
-    hand.sql.execute("select tenure.sleep($1, $2::text::uuid, $3)", &[&hand.worker, &hand.token, &queues]).await.expect("asleep");
+    hand.sql
+        .execute("select tenure.sleep($1, $2::text::uuid, $3)", &[&hand.worker, &hand.token, &queues])
+        .await
+        .expect("asleep");
     stage.execute("insert into tenure.setting (name, value) values ('payload_bytes', '16777216')", &[]).await;
     let large = serde_json::json!({ "text": "x".repeat(10_000_000) }).to_string();
     stage.execute("select tenure.enqueue('act', $1::text::json, $2)", &[&large, &queues[0]]).await;

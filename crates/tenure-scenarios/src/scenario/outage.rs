@@ -17,10 +17,14 @@ const BACK: Duration = Duration::from_secs(5);
 /// Starts a private server that a scenario may restart, plays on it, and stops it.
 pub async fn on_own_server<T>(size: Size, play: impl AsyncFnOnce(&Stage, &mut Server) -> T) -> T {
     let options = Options { ephemeral: true, durable: false, ..Options::default() };
-    let mut server = tokio::task::spawn_blocking(move || Server::start(options)).await.expect("no panic").expect("a private server");
+    let mut server =
+        tokio::task::spawn_blocking(move || Server::start(options)).await.expect("no panic").expect("a private server");
     let url = server.url().to_owned();
     let value = on_stage_of(&url, size, async |stage| play(stage, &mut server).await).await;
-    tokio::task::spawn_blocking(move || server.stop()).await.expect("no panic").expect("the private server has stopped");
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .expect("no panic")
+        .expect("the private server has stopped");
     value
 }
 
@@ -49,7 +53,11 @@ pub async fn terminated_connections(stage: &Stage) -> Vec<Measure> {
     }
     stage.completed(ids.len(), Duration::from_secs(60)).await;
     let measures = vec![
-        Measure::count(format!("every connection terminated {times} times: jobs rescued"), 0, stage.rescues().await as usize),
+        Measure::count(
+            format!("every connection terminated {times} times: jobs rescued"),
+            0,
+            stage.rescues().await as usize,
+        ),
         Measure::count("jobs not started once, connections terminated", 0, stage.not_started_once().await as usize),
     ];
     worker.shut_down().await;
@@ -107,7 +115,8 @@ impl<'a> Watch<'a> {
     }
 
     async fn count(&self, statement: &str) -> usize {
-        self.sql.query_one(statement, &[]).await.unwrap_or_else(|e| panic!("{statement}: {e:?}")).get::<_, i64>(0) as usize
+        self.sql.query_one(statement, &[]).await.unwrap_or_else(|e| panic!("{statement}: {e:?}")).get::<_, i64>(0)
+            as usize
     }
 
     async fn wait_for_locks(&self, worker: &WorkerProcess) {
@@ -116,7 +125,10 @@ impl<'a> Watch<'a> {
              and l.classid = 'tenure'::regnamespace::oid where w.pid = {}",
             worker.pid()
         );
-        until_within(Duration::from_secs(20), "the worker is back", async || self.count(&held).await == CONNECTIONS as usize).await;
+        until_within(Duration::from_secs(20), "the worker is back", async || {
+            self.count(&held).await == CONNECTIONS as usize
+        })
+        .await;
     }
 
     async fn completed(&self, count: usize, within: Duration) {
@@ -178,11 +190,17 @@ pub async fn outages(size: Size) -> Vec<Measure> {
             watch.wait_for_locks(worker).await;
         }
         let connections = proxy.connections();
-        let overlaps = "with run as (select run, job_id, started_at, coalesce(finished_at, 'infinity') as ended_at from probe)
+        let overlaps =
+            "with run as (select run, job_id, started_at, coalesce(finished_at, 'infinity') as ended_at from probe)
             select count(*) from run a join run b on a.job_id = b.job_id and a.run < b.run
             where a.ended_at > b.started_at and b.ended_at > a.started_at";
         let measures = vec![
-            Measure::new("from the database's return to the end of all that waited", Bound::AtMost(BACK.as_secs_f64()), slowest, "s"),
+            Measure::new(
+                "from the database's return to the end of all that waited",
+                Bound::AtMost(BACK.as_secs_f64()),
+                slowest,
+                "s",
+            ),
             Measure::count("connections of three workers after the outages", 3 * CONNECTIONS as usize, connections),
             Measure::count("two runs of one job at a time, outages", 0, watch.count(overlaps).await),
             Measure::count("jobs lost, outages", 0, jobs - watch.count("select count(*) from tenure.outcome").await),
@@ -197,7 +215,11 @@ pub async fn outages(size: Size) -> Vec<Measure> {
 
 async fn steady_load(watch: &Watch<'_>, count: usize) -> usize {
     for _ in 0..count {
-        watch.sql.query("select tenure.enqueue('act', '{\"do\": \"sleep\", \"ms\": 10}')", &[]).await.expect("enqueued");
+        watch
+            .sql
+            .query("select tenure.enqueue('act', '{\"do\": \"sleep\", \"ms\": 10}')", &[])
+            .await
+            .expect("enqueued");
         tokio::time::sleep(Duration::from_millis(20)).await; // the rate: 50 a second
     }
     count

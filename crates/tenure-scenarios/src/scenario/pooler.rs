@@ -29,7 +29,8 @@ impl PgBouncer {
         let folder = std::env::temp_dir().join(format!("tenure-pgbouncer-{port}"));
         std::fs::create_dir_all(&folder).expect("a folder for PgBouncer");
         let user = config.get_user().expect("a user");
-        let password = config.get_password().map(|p| format!(" password={}", String::from_utf8_lossy(p))).unwrap_or_default();
+        let password =
+            config.get_password().map(|p| format!(" password={}", String::from_utf8_lossy(p))).unwrap_or_default();
         let server = config.get_ports().first().copied().unwrap_or(5432);
         let ini = format!(
             "[databases]\n* = host=127.0.0.1 port={server} user={user}{password}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
@@ -46,9 +47,18 @@ impl PgBouncer {
             open_to_all(&folder);
             command.args(["-u", "nobody"]);
         }
-        let child = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("PgBouncer starts");
+        let child = command
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("PgBouncer starts");
         let bouncer = PgBouncer { child, folder, port };
-        until_within(LIMIT, "PgBouncer listens", async || tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()).await;
+        until_within(LIMIT, "PgBouncer listens", async || {
+            tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+        })
+        .await;
         bouncer
     }
 
@@ -77,14 +87,17 @@ fn open_to_all(folder: &std::path::Path) {
 
 /// Where PgBouncer is, installing it when that is permitted; `None` when it cannot be had.
 pub fn program() -> Option<PathBuf> {
-    let places = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer", "/opt/homebrew/bin/pgbouncer"];
+    let places =
+        ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer", "/opt/homebrew/bin/pgbouncer"];
     let found = || places.iter().map(PathBuf::from).find(|path| path.exists());
     found().or_else(|| {
         // SAFETY: a plain system call.
         if unsafe { libc::geteuid() } == 0 && PathBuf::from("/usr/bin/apt-get").exists() {
             eprintln!("installing pgbouncer by apt-get");
             let mut install = Command::new("apt-get");
-            install.args(["install", "-y", "-q", "--no-install-recommends", "pgbouncer"]).env("DEBIAN_FRONTEND", "noninteractive");
+            install
+                .args(["install", "-y", "-q", "--no-install-recommends", "pgbouncer"])
+                .env("DEBIAN_FRONTEND", "noninteractive");
             // The package starts a service of its own unless it is told not to.
             let policy = PathBuf::from("/usr/sbin/policy-rc.d");
             let ours = !policy.exists() && std::fs::write(&policy, "#!/bin/sh\nexit 101\n").is_ok();
@@ -119,7 +132,13 @@ pub async fn behind_a_pooler(stage: &Stage) -> Vec<Measure> {
             }
         }
         jobs += stage.enqueue_many(&Act::EffectOnce { after_ms: 0, hold_ms: 0 }, 3).await.len();
-        jobs += stage.enqueue_many(&Act::Fail { text: crate::act::FailText::Plain("once".into()) }.first(Act::Sleep { ms: 1 }), 1).await.len();
+        jobs += stage
+            .enqueue_many(
+                &Act::Fail { text: crate::act::FailText::Plain("once".into()) }.first(Act::Sleep { ms: 1 }),
+                1,
+            )
+            .await
+            .len();
         if n % 3 == 2 {
             stage.count(kill, &[]).await;
         }
@@ -131,7 +150,8 @@ pub async fn behind_a_pooler(stage: &Stage) -> Vec<Measure> {
     let latency = "select extract(epoch from p.started_at - j.created_at)::float8 from probe p join tenure.job j on j.id = p.job_id where j.id = $1";
     let latency: f64 = stage.one(latency, &[&id]).await;
     let logs: String = workers.iter().map(|worker| worker.log()).collect();
-    let collisions = ["42P05", "26000", "already exists", "does not exist"].iter().filter(|word| logs.contains(*word)).count();
+    let collisions =
+        ["42P05", "26000", "already exists", "does not exist"].iter().filter(|word| logs.contains(*word)).count();
     // One is killed: only its lease tells.
     stage.enqueue_many(&Act::Sleep { ms: 1_500 }, 8).await;
     let running = "select count(*) from probe where finished_at is null";

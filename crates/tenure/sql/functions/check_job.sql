@@ -7,6 +7,10 @@ begin
     perform tenure.refuse('TN002', format('%s "%s" has %s bytes', p_what, left(p_name, 40), coalesce(octet_length(p_name), 0)),
                           'A name has 1 to 128 bytes.');
   end if;
+  if p_name ~ '[\u0001-\u001f\u007f-\u009f]' then
+    perform tenure.refuse('TN002', format('%s "%s" holds a control character', p_what, left(p_name, 40)),
+                          'A name has 1 to 128 bytes and no control characters.');
+  end if;
 end $$;
 
 create or replace function tenure.check_payload(p_payload json) returns void
@@ -47,7 +51,8 @@ declare
   c_timeout_ms_max constant bigint := 31536000000;  -- one year
 begin
   -- One expression for what is nearly always the case; what follows only says what is wrong.
-  if octet_length(p_kind) between 1 and 128 and octet_length(p_queue) between 1 and 128 and p_priority between 1 and 4
+  if octet_length(p_kind) between 1 and 128 and octet_length(p_queue) between 1 and 128
+     and p_kind || p_queue !~ '[\u0001-\u001f\u007f-\u009f]' and p_priority between 1 and 4
      and p_max_attempts between 1 and 1000 and coalesce(p_timeout_ms between 0 and c_timeout_ms_max, true)
      and coalesce(p_delay_ms between 0 and c_delay_ms_max, true) and (p_run_at is null or p_run_at <= clock_timestamp() + c_years and p_delay_ms is null) then
     return;

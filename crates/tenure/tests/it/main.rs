@@ -10,9 +10,9 @@ mod lifecycle;
 mod limits;
 mod migrate;
 mod operate;
-mod plans;
 mod readme;
 mod schema;
+mod workers;
 
 /// Not a test: the tests start this program again as a worker process, and it arrives here.
 #[test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use futures_util::future::try_join_all;
 use tenure::{Client, JobId};
 use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
@@ -20,8 +21,10 @@ use super::workers::{Killed, Workers};
 use super::{pipeline, schema};
 use crate::connection::Connection;
 
-/// One looks, one takes files in.
-const CONNECTIONS: usize = 2;
+/// How many files are taken in at once: each waits for its commit to be on disk.
+const FEEDERS: usize = 4;
+/// One more looks.
+const CONNECTIONS: usize = FEEDERS + 1;
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 /// A run that does not move for so long is reported as it stands.
 const STALL_MAX: Duration = Duration::from_secs(60);
@@ -120,8 +123,14 @@ impl Scene<'_> {
 
     /// Takes in every file, each in a transaction of its own.
     async fn feed(&self) -> Result<()> {
+        let files = &self.corpus.files;
+        let shares = files.chunks(files.len().div_ceil(FEEDERS)).map(|share| self.feed_share(share));
+        try_join_all(shares).await.map(drop)
+    }
+
+    async fn feed_share(&self, files: &[PathBuf]) -> Result<()> {
         let mut connection = self.database.lend().await?;
-        for file in &self.corpus.files {
+        for file in files {
             let path = file.to_string_lossy();
             let name = self.name_of(file);
             let mut tx = connection.transaction().await?;

@@ -48,3 +48,7 @@ pub(crate) const COMPLETE: Statement = Statement {
     sql: "select 1::bigint from tenure.complete($1::bigint, $2::bigint, $3::text::json)",
     params: &[Type::INT8, Type::INT8, Type::TEXT],
 };
+
+#[cfg(test)]
+pub(super) static STATEMENTS: &[&Statement] =
+    &[&ENQUEUE, &ENQUEUE_MANY, &COPY_INBOX, &ENQUEUE_INBOX, &TRANSACTION, &BEFORE_COPY, &COMPLETE];

@@ -34,6 +34,7 @@ static ENDED_BY: Statement = Statement {
     params: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
 
+#[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] = &[&COMPLETE_MANY, &FAIL, &RELEASE, &LEASES_OF, &ENDED_BY];
 
 /// What became of a reported failure.

@@ -142,3 +142,23 @@ pub(crate) const SERVER: Statement = Statement {
           (select coalesce(max(m.version), 0) from tenure.migration m)",
     params: &[],
 };
+
+#[cfg(test)]
+pub(super) static STATEMENTS: &[&Statement] = &[
+    &GET_JOB,
+    &LIST_JOBS,
+    &END_OF_JOB,
+    &ATTEMPT_ERRORS,
+    &CANCEL,
+    &REQUEUE,
+    &DISCARD,
+    &LIST_DEAD,
+    &GET_DEAD,
+    &REQUEUE_DEAD,
+    &DISCARD_DEAD,
+    &QUEUES,
+    &PAUSE,
+    &RESUME,
+    &WORKERS,
+    &SERVER,
+];

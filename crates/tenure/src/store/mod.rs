@@ -24,7 +24,36 @@ pub(crate) use statement::{Statement, Texts};
 pub(crate) use wire::{JsonText, Strip};
 pub(crate) use worker::{ClaimRequest, ClaimedRow, Introduction, Registration, Renewal, Ticked, Trailer};
 
-/// Every statement that is sent to the server, so that a test can prepare each of them.
-pub(crate) fn statements() -> impl Iterator<Item = &'static Statement> {
-    [worker::STATEMENTS, finish::STATEMENTS].into_iter().flatten().copied()
+/// Every statement that is sent to the server.
+#[cfg(test)]
+fn statements() -> impl Iterator<Item = &'static Statement> {
+    [enqueue::STATEMENTS, jobs::STATEMENTS, worker::STATEMENTS, finish::STATEMENTS].into_iter().flatten().copied()
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::testing::with_database;
+
+    #[tokio::test]
+    async fn the_server_understands_every_statement_with_our_types() {
+        with_database(async |db| {
+            let sql = db.sql().await;
+            let texts = Texts::new("tenure");
+            let mut names = HashSet::new();
+            for statement in statements() {
+                assert!(names.insert(statement.name), "two statements are named {:?}", statement.name);
+                // COPY cannot be prepared.
+                if statement.sql.starts_with("copy ") {
+                    continue;
+                }
+                let prepared = sql.prepare_typed(&texts.sql(statement), statement.params).await;
+                let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));
+                assert_eq!(prepared.params(), statement.params, "{}", statement.name);
+            }
+        })
+        .await;
+    }
 }

@@ -69,6 +69,7 @@ static PROGRESS: Statement = Statement {
     params: &[Type::INT8, Type::INT8, Type::JSON],
 };
 
+#[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] =
     &[&REGISTER, &ATTACH, &HEARTBEAT, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
 

@@ -12,6 +12,7 @@ mod migrate;
 mod operate;
 mod readme;
 mod schema;
+mod worker;
 mod workers;
 
 /// Not a test: the tests start this program again as a worker process, and it arrives here.

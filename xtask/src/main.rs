@@ -35,6 +35,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // The scenarios of `prove` start this program again as their worker processes.
+    #[cfg(feature = "prove")]
+    tenure_scenarios::process::run_if_asked();
     let done = match Args::parse().command {
         Command::Setup => setup::run(),
         Command::Test(test) => test::run(&test),

@@ -54,15 +54,15 @@ impl Report {
               select e.job, e.document, j.status, j.attempt, j.created_at, j.started_at
               from tenure_demo.enqueued e left join jobs j on j.id = e.job
             ), errors as (
-              select replace(x.cause, '_', ' ') as cause from attempt_error x join tenure_demo.enqueued e on e.job = x.job_id
+              select x.cause from attempt_error x join tenure_demo.enqueued e on e.job = x.job_id
             )
             select
               (select count(*) from tenure_demo.document),
               (select count(*) from tenure_demo.chunk),
               (select count(*) from mine),
               (select coalesce(sum(attempt), 0)::bigint from mine),
-              (select count(*) from errors where cause <> 'worker lost') - (select count(*) from mine where status = 'dead'),
-              (select count(*) from errors where cause = 'worker lost'),
+              (select count(*) from errors where cause <> 'worker_lost') - (select count(*) from mine where status = 'dead'),
+              (select count(*) from errors where cause = 'worker_lost'),
               (select count(*) from mine where status = 'dead'),
               (select coalesce(max(extract(epoch from started_at - created_at)), 0)::double precision
                from mine where attempt = 1),

@@ -21,6 +21,7 @@ declare
   v_xmin text := pg_snapshot_xmin(pg_current_snapshot())::text;
   v_paused text[];
   v_lanes integer := cardinality(p_lanes);
+  v_from bigint[] := p_after;
   v_first bigint[] := array_fill(null::bigint, array[cardinality(p_after)]);
   v_leases bigint[] := '{}';
   v_lane smallint;
@@ -118,7 +119,8 @@ begin
     for i in 1 .. cardinality(p_queues) loop
       for j in 1 .. v_lanes loop
         v_at := (i - 1) * v_lanes + j;
-        v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j], p_kinds, p_after[v_at]);
+        -- From where the pass started: a row that somebody holds and may give back was passed over just now.
+        v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j], p_kinds, v_from[v_at]);
       end loop;
     end loop;
   end if;

@@ -297,7 +297,7 @@ impl Claimer {
         let mut counts = vec![0; wants.len()];
         jobs.iter().for_each(|job| counts[job.queue] += 1);
         let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| *count >= *want).collect();
-        view.cursors.learn(&pass, &trailer, &full, began, Instant::now());
+        view.cursors.learn(&pass, &trailer, began, Instant::now());
         engine.take_in(jobs);
         engine.give_back(strangers);
         // Short of what was wanted: perhaps the rest is below the cursor.

@@ -21,8 +21,12 @@ const LANES_TURNED: [i16; 6] = [-1, 0, 4, 3, 2, 1];
 const TURN_EVERY: u64 = 8;
 /// Low passes are at least this far apart …
 const LOW_EVERY: Duration = Duration::from_millis(250);
-/// … and at least this many times as long as the last one took, so that they cost a tenth of the time at most.
+/// … and this many times as long as the last one took, so that they cost a tenth of the time …
 const LOW_SHARE: u32 = 10;
+/// … but not further than this, so that a late commit is found in time on a slow server too …
+const LOW_EVERY_MAX: Duration = Duration::from_secs(1);
+/// … unless they took so long that even then they would cost more than a third of the time.
+const LOW_SHARE_MIN: u32 = 2;
 /// All floors go back to zero this often, plus up to a third.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
@@ -90,12 +94,12 @@ impl Cursors {
         Pass { lanes, after, low, turned }
     }
 
-    /// Learns from the trailer of the pass that started at `began`; `full` says of each queue whether it gave all that
-    /// was wanted, so that there may be more behind.
-    pub(super) fn learn(&mut self, pass: &Pass, trailer: &Trailer, full: &[bool], began: Instant, now: Instant) {
+    /// Learns from the trailer of the pass that started at `began`.
+    pub(super) fn learn(&mut self, pass: &Pass, trailer: &Trailer, began: Instant, now: Instant) {
         if pass.low {
             let took = now.saturating_duration_since(began);
-            self.low_next = now + LOW_EVERY.max(took * LOW_SHARE);
+            let apart = (took * LOW_SHARE).clamp(LOW_EVERY, LOW_EVERY_MAX);
+            self.low_next = now + apart.max(took * LOW_SHARE_MIN);
         }
         if trailer.after.len() != self.lanes.len() {
             return; // Not the shape that was asked for: nothing to learn.
@@ -111,13 +115,13 @@ impl Cursors {
             if pass.low {
                 lane.raise_floor(xmin, first);
             }
-            let (after, full) = (trailer.after[index], full.get(index / LANES.len()).copied().unwrap_or(false));
-            // A low pass that took all it may have left more of the late rows: go on from there. Otherwise it took them
-            // all, and only what it took above the cursor moves it.
-            let went_back = pass.low && full && after > pass.after[index];
-            if went_back || after > lane.cursor {
-                lane.cursor = after;
-            }
+            let after = lane.cursor.max(trailer.after[index]);
+            // A row that a low pass saw and left below the cursor (the rest of a bundle, more late rows than were
+            // wanted, what somebody holds) is for the next ordinary passes: they go back to it.
+            lane.cursor = match first {
+                Some(first) if pass.low => after.min(first - 1),
+                Some(_) | None => after,
+            };
             if lane.pending.is_none() && lane.cursor > lane.floor {
                 lane.pending = Some(Pending { cursor: lane.cursor, x: None });
             }
@@ -179,7 +183,7 @@ mod tests {
 
     fn run(cursors: &mut Cursors, now: Instant, low: bool, trailer: &Trailer) -> Pass {
         let pass = cursors.pass(low, now);
-        cursors.learn(&pass, trailer, &[false], now, now);
+        cursors.learn(&pass, trailer, now, now);
         pass
     }
 
@@ -223,11 +227,13 @@ mod tests {
     fn low_passes_are_bounded_in_number_and_in_time() {
         let (mut cursors, now) = started();
         let pass = cursors.pass(true, now);
-        let later = now + Duration::from_millis(100);
-        cursors.learn(&pass, &trailer(0, None, 1, None), &[false], now, later); // it took 100 ms
-        assert!(!cursors.low_due(later + Duration::from_millis(999)));
-        assert!(cursors.low_due(later + Duration::from_millis(1000)));
-        assert!(!cursors.pass(true, later).low, "not due: an ordinary pass instead");
+        for (took, apart) in [(1, 250), (50, 500), (100, 1_000), (400, 1_000), (5_000, 10_000)] {
+            let later = now + Duration::from_millis(took);
+            cursors.learn(&pass, &trailer(0, None, 1, None), now, later);
+            assert!(!cursors.low_due(later + Duration::from_millis(apart - 1)), "took {took} ms");
+            assert!(cursors.low_due(later + Duration::from_millis(apart)), "took {took} ms");
+            assert!(!cursors.pass(true, later).low, "not due: an ordinary pass instead");
+        }
     }
 
     #[test]
@@ -236,21 +242,21 @@ mod tests {
         let mut full = trailer(0, None, 1, None);
         full.after = vec![10, 11, 12, 13, 14, 15];
         let pass = cursors.pass(false, now);
-        cursors.learn(&pass, &full, &[true], now, now);
+        cursors.learn(&pass, &full, now, now);
         let turned = (0..TURN_EVERY).map(|_| cursors.pass(false, now)).find(|pass| pass.lanes == LANES_TURNED);
         assert_eq!(turned.expect("one of eight").after, [10, 11, 15, 14, 13, 12]);
     }
 
     #[test]
-    fn a_low_pass_moves_the_cursor_back_only_while_it_comes_back_full() {
+    fn a_low_pass_moves_the_cursor_back_to_what_it_left() {
         let (mut cursors, now) = started();
         run(&mut cursors, now, false, &trailer(100, None, 7, None));
-        let low = cursors.pass(true, now + LOW_EVERY);
-        cursors.learn(&low, &trailer(30, None, 7, None), &[false], now, now);
-        assert_eq!(cursors.pass(false, now + LOW_EVERY).after[3], 100, "it took all there was");
-        let low = cursors.pass(true, now + LOW_EVERY * 2);
-        cursors.learn(&low, &trailer(40, None, 7, None), &[true], now, now);
-        assert_eq!(cursors.pass(false, now + LOW_EVERY * 2).after[3], 40, "there may be more behind");
+        run(&mut cursors, now, true, &trailer(30, None, 7, None));
+        assert_eq!(cursors.lanes[3].cursor, 100, "it took all there was");
+        run(&mut cursors, now + LOW_EVERY, true, &trailer(40, None, 7, Some(41)));
+        assert_eq!(cursors.lanes[3].cursor, 40, "there is more behind");
+        run(&mut cursors, now + LOW_EVERY * 2, true, &trailer(100, None, 7, Some(120)));
+        assert_eq!(cursors.lanes[3].cursor, 100, "what is above the cursor is found anyway");
     }
 
     #[test]

@@ -197,6 +197,7 @@ impl Error {
         self
     }
 
+    #[cfg(any(test, feature = "sqlx08", feature = "sqlx09"))]
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.inner.source = Some(source.into());
         self

@@ -1,10 +1,8 @@
 //! Durable work on PostgreSQL.
 
 mod client;
-#[allow(dead_code)]
 mod error;
 pub mod model;
-#[allow(dead_code, unused_imports)]
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -18,8 +16,7 @@ pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Cause, Enqueue, Fail, Jitter, Job, JobId, JobOptions, Mask, RawJson, RetryPolicy, Verdict, classify, lifecycle,
-    limits,
+    Cause, Enqueue, Fail, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Verdict, classify, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};

@@ -6,7 +6,6 @@ mod id;
 mod job;
 pub mod lifecycle;
 pub mod limits;
-mod mask;
 pub mod names;
 mod raw_json;
 pub mod retry;
@@ -15,9 +14,7 @@ mod stored_text;
 pub use fail::{Cause, Fail, Verdict};
 pub use id::JobId;
 pub use job::{Enqueue, Job, JobOptions};
-#[allow(unused_imports)]
-pub(crate) use job::{Start, check_payload, millis_up};
-pub use mask::Mask;
+pub(crate) use job::{Start, check_payload};
 pub use raw_json::RawJson;
 pub use retry::{Jitter, RetryPolicy};
 pub(crate) use stored_text::storable;

@@ -22,7 +22,7 @@ pub(crate) use finish::{FailStatus, FailureRow};
 pub(crate) use session::{Session, SessionOptions};
 pub(crate) use statement::{Statement, Texts};
 pub(crate) use wire::{JsonText, Strip};
-pub(crate) use worker::{ClaimRequest, ClaimedRow, Introduction, Registration, Renewal, Ticked, Trailer};
+pub(crate) use worker::{ClaimRequest, ClaimedRow, Introduction, Registration, Trailer};
 
 /// Every statement that is sent to the server.
 #[cfg(test)]

@@ -38,6 +38,7 @@ pub(crate) struct SessionOptions {
     pub(crate) pooler: bool,
     /// The longest wait for the answer to one statement.
     pub(crate) deadline: Duration,
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(crate) verify_tls: bool,
 }
 

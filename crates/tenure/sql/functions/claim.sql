@@ -33,6 +33,7 @@ declare
   v_last bigint;
   v_new bigint[];
   v_next_due_ms bigint;
+  v_tick_in_ms bigint;
 begin
   if not exists (select from tenure.worker w
                  where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now) then
@@ -126,9 +127,11 @@ begin
   end if;
   select greatest(0, ceil(extract(epoch from t.due_at - v_now) * 1000))::bigint into v_next_due_ms
     from tenure.later t where t.due_at > v_now order by t.due_at limit 1;
+  select case when d.next_at <= v_now then 0 else ceil(extract(epoch from d.next_at - v_now) * 1000)::bigint end into v_tick_in_ms
+    from tenure.duty d where d.name = 'tick';
   return query select null::bigint, null::bigint, null::integer, null::text, null::text, null::smallint, null::smallint,
     null::bigint, null::timestamptz, null::text,
     json_build_object('after', p_after, 'first', case when p_low then v_first end, 'xid', pg_current_xact_id_if_assigned()::text, 'xmin', v_xmin,
                       'next_due_ms', v_next_due_ms, 'paused', v_paused,
-                      'tick_due', exists (select from tenure.duty d where d.name = 'tick' and d.next_at <= v_now));
+                      'tick_due', coalesce(v_tick_in_ms = 0, false), 'tick_in_ms', v_tick_in_ms);
 end $$;

@@ -142,6 +142,8 @@ pub(crate) struct Trailer {
     pub(crate) next_due_ms: Option<i64>,
     /// Maintenance is due: somebody should call tick.
     pub(crate) tick_due: bool,
+    /// Time until maintenance is due.
+    pub(crate) tick_in_ms: Option<i64>,
     /// Those of the asked queues that are paused.
     pub(crate) paused: Vec<String>,
 }

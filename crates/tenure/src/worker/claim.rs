@@ -21,6 +21,8 @@ const WAITING_MAX: Duration = Duration::from_secs(1);
 /// After a reconnect, and once more this much later, a worker asks for leases that it does not know: a claim whose
 /// answer was lost may still be running in the server when the first question is asked.
 const SECOND_AUDIT: Duration = Duration::from_secs(10);
+/// How long after maintenance is due a poll looks whether it was done.
+const POLL_AFTER_TICK: Duration = Duration::from_millis(200);
 /// Work that comes less often than this is worth a notification each.
 const QUIET_AFTER: Duration = Duration::from_millis(100);
 
@@ -110,6 +112,14 @@ fn wants_of(room: Room, target: usize, all_quick: bool) -> (i32, i32) {
     (jobs(room.idle.max(1).min(free)), jobs(ahead))
 }
 
+/// The time to the next poll. Jittered, so that many workers do not ask in step. Where it costs no further polls, one
+/// comes soon after maintenance is due: if whoever did it last has died, somebody notices at once.
+fn poll_interval(poll: Duration, tick_in: Option<Duration>, jitter: f64) -> Duration {
+    let after_tick = tick_in.map(|tick_in| tick_in + POLL_AFTER_TICK.mul_f64(jitter));
+    let near = after_tick.filter(|after_tick| *after_tick >= poll / 4 && *after_tick <= poll * 3 / 2);
+    near.unwrap_or_else(|| poll.mul_f64(0.9 + jitter / 10.0))
+}
+
 fn jobs(count: usize) -> i32 {
     i32::try_from(count.min(AHEAD_MAX)).unwrap_or_default()
 }
@@ -134,6 +144,8 @@ struct Claimer {
     low_wanted: bool,
     poll_at: Instant,
     due_at: Option<Instant>,
+    /// Time until maintenance was due, at the last claim.
+    tick_in: Option<Duration>,
     /// When work was last found.
     found_at: Option<Instant>,
     /// When to ask for leases that we do not know, and how often.
@@ -155,6 +167,7 @@ impl Claimer {
             low_wanted: true,
             poll_at: now,
             due_at: None,
+            tick_in: None,
             found_at: None,
             audit_at: now,
             audits_left: 0,
@@ -308,8 +321,9 @@ impl Claimer {
     }
 
     fn note(&mut self, trailer: &Trailer) {
-        let due = trailer.next_due_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or_default()));
-        self.due_at = due.map(|due| Instant::now() + due);
+        let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or_default());
+        self.due_at = trailer.next_due_ms.map(|due| Instant::now() + millis(due));
+        self.tick_in = trailer.tick_in_ms.map(millis);
         if trailer.tick_due {
             self.engine.tick_wanted.notify_one();
         }
@@ -354,9 +368,9 @@ impl Claimer {
         Ok(())
     }
 
-    /// Jittered, so that many workers do not ask in step.
     fn poll_interval(&self) -> Duration {
-        self.engine.settings.poll.mul_f64(0.9 + fastrand::f64() / 5.0)
+        let jitter = 0.5 + fastrand::f64();
+        poll_interval(self.engine.settings.poll, self.tick_in, jitter)
     }
 
     fn is_drained(&self) -> bool {
@@ -393,6 +407,20 @@ mod tests {
 
     fn room(slots: usize, idle: usize, pending: usize, slow_held: usize) -> Room {
         Room { slots, idle, pending, slow_held, slow_running: slow_held }
+    }
+
+    #[test]
+    fn a_poll_comes_soon_after_maintenance_is_due_but_not_more_often() {
+        const MS: fn(u64) -> Duration = Duration::from_millis;
+        let check = |poll: u64, tick_in: Option<u64>, expected: u64| {
+            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), 1.0), MS(expected), "{poll} {tick_in:?}");
+        };
+        check(1000, None, 1000);
+        check(1000, Some(900), 1100);
+        check(1000, Some(100), 300);
+        check(1000, Some(0), 1000);
+        check(1000, Some(5000), 1000);
+        check(60_000, Some(900), 60_000);
     }
 
     #[test]

@@ -208,8 +208,8 @@ impl WorkerBuilder {
         }
         let _link = tokio::spawn(link::keep(engine.clone()));
         let _flush = tokio::spawn(flush::keep(engine.clone()));
-        let _claim = tokio::spawn(claim::keep(engine.clone()));
-        let supervisor = tokio::spawn(shutdown::supervise(engine.clone(), control));
+        let claims = tokio::spawn(claim::keep(engine.clone()));
+        let supervisor = tokio::spawn(shutdown::supervise(engine.clone(), control, claims));
         Ok(RunningWorker::new(engine, supervisor))
     }
 

@@ -32,6 +32,7 @@ pub(super) async fn keep(engine: Arc<Engine>) {
     let mut backoff = Backoff::default();
     loop {
         let attached = tokio::select! {
+            biased;
             () = engine.until(Phase::Stopping) => return,
             attached = engine.link.attached() => attached,
         };

@@ -1,7 +1,7 @@
 //! What the parts of one running worker share: its kinds and queues, what waits and what runs, and the news between them.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,8 @@ pub(super) struct Engine {
     /// Maintenance is due.
     pub(super) tick_wanted: Notify,
     pub(super) phase: watch::Sender<Phase>,
+    /// At its end the worker may tell the database that it holds nothing.
+    pub(super) signs_off: AtomicBool,
     pub(super) stop_wish: watch::Sender<StopWish>,
 }
 
@@ -116,6 +118,7 @@ impl Engine {
             woken: Notify::new(),
             tick_wanted: Notify::new(),
             phase: watch::Sender::new(Phase::Working),
+            signs_off: AtomicBool::new(false),
             stop_wish: watch::Sender::new(StopWish::None),
         })
     }

@@ -5,6 +5,7 @@
 //! can take their jobs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -273,6 +274,9 @@ impl Controlled<'_> {
     }
 
     async fn leave(&self) -> bool {
+        if !self.engine.signs_off.load(Relaxed) {
+            return false;
+        }
         let left = tokio::time::timeout(LEAVE_MAX, self.session.leave_worker(&self.registration)).await;
         matches!(left, Ok(Ok(true)))
     }

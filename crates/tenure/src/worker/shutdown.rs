@@ -2,7 +2,10 @@
 //! it is asked to stop, then aborted and given back without using an attempt. A second wish skips the waiting.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
 
 use super::context::StopReason;
 use super::engine::{Engine, Phase, StopWish};
@@ -22,8 +25,9 @@ const ABORT_NOTICE: Duration = Duration::from_millis(100);
 /// The last reports are written for at most this long beyond the grace.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Waits for the wish to stop and carries it out. True: nothing was left behind.
-pub(super) async fn supervise(engine: Arc<Engine>, control: Control) -> bool {
+/// Waits for the wish to stop and carries it out. True: nothing was left behind. `claims` ends by itself when the worker
+/// stops; a claim that is under way until then may still bring jobs, which go back.
+pub(super) async fn supervise(engine: Arc<Engine>, control: Control, claims: JoinHandle<()>) -> bool {
     let mut wish = engine.stop_wish.subscribe();
     let _ = wish.wait_for(|wish| *wish > StopWish::None).await;
     tracing::info!(running = engine.running.all().len(), "stopping: no more claims");
@@ -37,11 +41,14 @@ pub(super) async fn supervise(engine: Arc<Engine>, control: Control) -> bool {
     wait_for_handlers(&engine, plan.abort_at).await;
     let (all_ended, end_at) = abort_the_rest(&engine, plan.end_at).await;
 
-    let limit = end_at.saturating_duration_since(Instant::now()) + LAST_WORDS;
-    let all_written = settled_within(&engine, limit).await;
+    let last = end_at.max(Instant::now()) + LAST_WORDS;
+    let all_answered = tokio::time::timeout_at(last.into(), claims).await.is_ok();
+    let all_written = settled_within(&engine, last.saturating_duration_since(Instant::now())).await;
+    // What an unanswered claim took would belong to nobody if the worker signed off: as a lost worker's it is found.
+    engine.signs_off.store(all_answered, Relaxed);
     engine.phase.send_replace(Phase::Ended);
     let left = control.ended.await.unwrap_or(false);
-    all_ended && all_written && left
+    all_ended && all_answered && all_written && left
 }
 
 /// The moments of a graceful stop.

@@ -255,6 +255,7 @@ function add_partition(p_first bigint, p_end bigint) returns void
 function backoff_ms(p_attempt integer) returns bigint
 function bound_tail(p_first bigint, p_width bigint) returns bigint
 function bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamp with time zone) returns void
+function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts smallint, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
@@ -264,6 +265,7 @@ function declare_dead() returns integer
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
+function follow_cancels(p_limit integer) returns void
 function idempotency_key_of(p_job tenure.job) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
@@ -273,6 +275,8 @@ function limit_idle(p_ms bigint) returns void
 function lock_class() returns integer
 function lock_is_free(w tenure.worker) returns boolean
 function lock_key(p_worker bigint) returns integer
+function locks_count_since() returns timestamp with time zone
+function locks_held() returns TABLE(key integer)
 function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
@@ -288,7 +292,8 @@ function second_sighting_at(w tenure.worker) returns timestamp with time zone
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
 function storable(p_json json) returns json
-function take_inbox(p_txid xid8) returns TABLE(n bigint, job_id bigint)
+function take_inbox(p_txid xid8, p_limit integer) returns TABLE(n bigint, job_id bigint)
+function take_left_behind() returns bigint
 function take_waiting(p_job bigint) returns smallint
 function tell(p_worker bigint, p_word text) returns void
 function tick_net() returns void

@@ -84,3 +84,53 @@ begin
   end if;
   return null;
 end $$;
+
+-- cancel_wanted: of these jobs, which have just left this lease without an end of their own, those that somebody wants cancelled. They are
+-- cancelled with that.
+create or replace function tenure.cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
+language plpgsql as $$
+declare
+  v_jobs bigint[];
+begin
+  with wanted as (delete from tenure.cancel_request c where c.job_id = any(p_jobs) returning c.job_id)
+    select coalesce(array_agg(w.job_id), '{}') into v_jobs from wanted w;
+  insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
+    select u.job, 'x', p_lease.attempt, p_lease.worker_id, p_lease.id, p_lease.leased_at, clock_timestamp() from unnest(v_jobs) as u(job);
+  return v_jobs;
+end $$;
+
+-- follow_cancels: a request is made while its job's attempt ends, or its worker gives the job back: it must not be lost with that. A job
+-- that waits again is cancelled, one that runs elsewhere is asked there, and what is left of ended jobs is removed.
+create or replace function tenure.follow_cancels(p_limit integer default 100) returns void
+language plpgsql as $$
+declare
+  v_request record;
+  v_attempt smallint;
+begin
+  if not exists (select from tenure.cancel_request) then
+    return;
+  end if;
+  for v_request in
+    with running as materialized (select n.job_id, l.worker_id from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n)
+    select c.job_id, g.worker_id from tenure.cancel_request c left join running g on g.job_id = c.job_id
+    where g.worker_id is distinct from c.worker_id
+    order by c.job_id limit p_limit
+  loop
+    begin
+      v_attempt := tenure.take_waiting(v_request.job_id);
+      if v_attempt is not null then
+        insert into tenure.outcome (job_id, state, attempt, finished_at) values (v_request.job_id, 'x', v_attempt, clock_timestamp());
+        delete from tenure.cancel_request c where c.job_id = v_request.job_id;
+      elsif v_request.worker_id is not null then
+        update tenure.cancel_request c set worker_id = v_request.worker_id where c.job_id = v_request.job_id;
+        perform tenure.tell(v_request.worker_id, 'cancel ' || v_request.job_id);
+      elsif exists (select from tenure.outcome o where o.job_id = v_request.job_id)
+         or exists (select from tenure.dead_letter d where d.job_id = v_request.job_id)
+         or not exists (select from tenure.job j where j.id = v_request.job_id) then
+        delete from tenure.cancel_request c where c.job_id = v_request.job_id;
+      end if;
+    exception when others then
+      raise warning 'tenure: the request to cancel job % could not be followed: % (%)', v_request.job_id, sqlerrm, sqlstate;
+    end;
+  end loop;
+end $$;

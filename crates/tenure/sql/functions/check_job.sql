@@ -32,12 +32,12 @@ begin
         'Store the document elsewhere and enqueue its id, or raise the setting payload_bytes (at most 16777216).');
     end if;
   end if;
-  if position('\u' in p_payload::text) > 0 then
+  if position(E'\\u' in p_payload::text) > 0 then
     begin
       perform p_payload::jsonb;
     exception when others then
       perform tenure.refuse('TN002', 'the payload holds text that PostgreSQL cannot store: ' || sqlerrm,
-        'Remove \u0000 and unpaired surrogates, or encode such bytes, for instance as base64.');
+        E'Remove \\u0000 and unpaired surrogates, or encode such bytes, for instance as base64.');
     end;
   end if;
 end $$;

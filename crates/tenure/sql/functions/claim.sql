@@ -3,7 +3,7 @@
 -- one per queue and lane; p_solo_kinds kinds whose lease rows hold one job each; p_low: started from the floors, report
 -- the first visible row of each lane. Returns the jobs, and in the last row (job_id null) a JSON trailer.
 -- Locks: the rows taken in ready, skipping what others hold; no lock on worker. No job rows: nothing to claim.
--- Errors: TN003 when the worker is unknown or its lease is over.
+-- Errors: TN003 when the worker is unknown or its lease is over; TN002 when the arrays do not fit each other.
 --
 -- Three rules: rows are addressed by primary key; a lease is built from what the delete or the cut returned, never from
 -- what was picked (a picked row may be newer than the snapshot, and the delete then misses it); a queue that is paused is not read.
@@ -39,10 +39,17 @@ begin
                  where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now) then
     perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Stop its handlers and register a new worker.');
   end if;
+  if cardinality(p_wants) is distinct from cardinality(p_queues) or cardinality(p_after) is distinct from cardinality(p_queues) * v_lanes
+     or p_kinds is null or array_position(p_after, null) > 0 then
+    perform tenure.refuse('TN002', format('claim: %s queues, %s wants, %s lanes and %s cursors do not fit each other', cardinality(p_queues),
+      cardinality(p_wants), v_lanes, cardinality(p_after)), 'Pass a want per queue and a cursor per queue and lane; no kinds are an empty array.');
+  end if;
+  -- A null among the solo kinds must not make a job neither solo nor not.
+  p_solo_kinds := array_remove(coalesce(p_solo_kinds, '{}'), null);
   v_paused := array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null);
 
   for i in 1 .. cardinality(p_queues) loop
-    v_want := least(p_wants[i], 1000);
+    v_want := least(coalesce(p_wants[i], 0), 1000);
     continue when v_want <= 0 or p_queues[i] = any(v_paused);
     for j in 1 .. v_lanes loop
       v_lane := p_lanes[j];

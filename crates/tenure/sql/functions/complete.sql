@@ -82,22 +82,24 @@ end $$;
 -- From here on the session may idle in this transaction only as long as the lease lasts: a handler that hangs before its
 -- commit does not keep the job from others.
 -- Why it is right under each isolation level: the delete or update of the lease row meets that of a rescue on the row itself. Under
--- read committed the worker's lease time is looked at as well; under the others that time would be the snapshot's, always too early.
+-- read committed the worker's lease time is looked at as well; under the others that time would be the snapshot's, always too early,
+-- and the session may then idle for one whole lease.
 create or replace function tenure.complete(p_job bigint, p_fence bigint, p_result json default null) returns void
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
   v_lease tenure.lease;
   v_slot integer;
+  v_fresh boolean;       -- the worker's row as it is now, not as it was when the transaction began
   v_left_ms bigint;
   v_now timestamptz := clock_timestamp();
 begin
   select l.* into v_lease from tenure.lease l where l.id = p_fence for update;
   if found then
     v_slot := tenure.slot_of(v_lease.blocks, v_lease.strip, p_job);
-    select greatest(1, (extract(epoch from w.lease_until - v_now) * 1000)::bigint) into v_left_ms
+    v_fresh := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
+    select case when v_fresh then ceil(extract(epoch from w.lease_until - v_now) * 1000) else w.lease_ms end into v_left_ms
       from tenure.worker w
-      where w.id = v_lease.worker_id and w.dead_at is null
-        and (w.lease_until > v_now or current_setting('transaction_isolation') <> 'read committed');
+      where w.id = v_lease.worker_id and w.dead_at is null and (w.lease_until > v_now or not v_fresh);
   end if;
   if v_slot is null or v_left_ms is null then
     perform tenure.refuse('TN001', format('lease lost: lease %s does not hold job %s any more', p_fence, p_job),

@@ -8,10 +8,11 @@ create or replace function tenure.enqueue(p_kind text, p_payload json, p_queue t
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
   v_now timestamptz := clock_timestamp();
-  v_due_at timestamptz := coalesce(p_run_at, v_now + p_delay_ms * interval '1 millisecond');
+  v_due_at timestamptz;
   v_block bigint;
 begin
   perform tenure.check_job(p_kind, p_queue, p_priority, p_run_at, p_delay_ms, p_max_attempts, p_timeout_ms);
+  v_due_at := coalesce(p_run_at, v_now + p_delay_ms * interval '1 millisecond');
   perform tenure.check_payload(p_payload);
   perform pg_current_xact_id();
   v_block := nextval('tenure.block_id');
@@ -36,17 +37,18 @@ language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp 
 declare
   c_bundle_jobs constant integer := 100;  -- as many as a claim takes by default, so that it cuts none
   v_now timestamptz := clock_timestamp();
-  v_due_at timestamptz := coalesce(p_run_at, v_now + p_delay_ms * interval '1 millisecond');
+  v_due_at timestamptz;
   v_jobs integer := coalesce(cardinality(p_payloads), 0);
   v_blocks bigint[];
 begin
   perform tenure.check_job(p_kind, p_queue, p_priority, p_run_at, p_delay_ms, p_max_attempts, p_timeout_ms);
+  v_due_at := coalesce(p_run_at, v_now + p_delay_ms * interval '1 millisecond');
   if v_jobs = 0 then
     return;
   end if;
   -- Only what may be refused is looked at one by one.
   perform tenure.check_payload(u.payload) from unnest(p_payloads) as u(payload)
-    where u.payload is null or octet_length(u.payload::text) > 65536 or position('\u' in u.payload::text) > 0;
+    where u.payload is null or octet_length(u.payload::text) > 65536 or position(E'\\u' in u.payload::text) > 0;
   perform pg_current_xact_id();
   v_blocks := array(select nextval('tenure.block_id') from generate_series(1, (v_jobs + c_bundle_jobs - 1) / c_bundle_jobs));
   insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload)

@@ -4,9 +4,10 @@
 -- Transition: lease -> later (retrying, snoozed), ready (no delay), dead_letter, or outcome (cancelled).
 -- A retry without delay_ms waits min(1 h, 2 s * 2^(attempt - 1)) plus up to 25 %. A retry of the last attempt is a death. A job
 -- that somebody wants cancelled is not retried. Returns a status per entry, in their order: 'retrying', 'snoozed', 'dead', 'cancelled',
--- 'already' (this lease reported it before) or 'lost'. Locks: the lease rows, in the order of their ids, then inserts.
+-- 'already' (this lease reported it before) or 'lost'. Locks: the lease rows, in the order of their ids, then inserts; none is waited
+-- for longer than a second (55P03: report the others first).
 create or replace function tenure.fail(p_worker bigint, p_token uuid, p_failures json) returns table (job_id bigint, status text)
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '1s' as $$
 #variable_conflict use_column
 declare
   v_alive boolean := tenure.is_alive(p_worker, p_token);
@@ -35,12 +36,12 @@ end $$;
 create or replace function tenure.storable(p_json json) returns json
 language plpgsql immutable as $$
 begin
-  if position('\u' in p_json::text) > 0 then
+  if position(E'\\u' in p_json::text) > 0 then
     perform p_json::jsonb;
   end if;
   return p_json;
-exception when untranslatable_character or invalid_text_representation then
-  return regexp_replace(p_json::text, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\ufffd', 'g')::json;
+exception when others then
+  return regexp_replace(p_json::text, E'(?<!\\\\)((?:\\\\\\\\)*)\\\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', E'\\1\\\\ufffd', 'g')::json;
 end $$;
 
 create or replace function tenure.fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text

@@ -10,6 +10,7 @@ declare
   v_token uuid := gen_random_uuid();
   v_now timestamptz;
 begin
+  perform tenure.check_name(t.what, t.name) from (values ('worker name', p_name), ('host', p_host), ('version', p_version)) as t(what, name);
   perform tenure.check_name('queue', q.queue) from unnest(p_queues) as q(queue);
   perform tenure.check_name('kind', k.kind) from unnest(p_kinds) as k(kind);
   if p_lock then

@@ -1,16 +1,20 @@
 -- rescue: finds workers that are dead and gives their jobs away. Transition: lease -> ready (urgent or isolated), dead_letter, or outcome (cancelled).
 -- Dead needs two sightings. By the lock: it is free, and free again at least the worker's grace later; this counts only for workers that
--- locked since the server started. By time: the lease is over, and still over a third of the lease later.
+-- locked since the server started or last lost all connections at once. By time: the lease is over, and still over a third of the lease later.
+-- It stops after a fifth of a second, so that a run never takes longer than its caller waits: what is done is kept, the rest comes next.
 -- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "more": leases left, "next_ms": when the next sighting is due, or null}.
 -- Locks: worker rows of the suspects, skipping what others hold; for a dead worker its exclusive session lock until the end of the
 -- transaction, so that it cannot come back in the middle; its lease rows in the order of their ids, skipping what others hold (a
--- handler's open transaction; it ends with the lease's time, and is met at the next run).
+-- handler's open transaction; it ends with the lease's time, and is met at the next run). Nothing else is waited for longer than 100 ms.
 create or replace function tenure.rescue(p_limit integer default 1000) returns json
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 declare
+  c_time constant interval := '200 milliseconds';
+  v_end_at constant timestamptz := clock_timestamp() + c_time;
   v_dead integer;
   v_jobs bigint := 0;
   v_leases integer := 0;
+  v_more boolean := false;
   v_lease record;
 begin
   perform tenure.sight_workers();
@@ -27,9 +31,11 @@ begin
       -- One bad row is one bad row: it is named, and tried again at the next run.
       raise warning 'tenure: lease % could not be rescued: % (%)', v_lease.id, sqlerrm, sqlstate;
     end;
+    v_more := clock_timestamp() > v_end_at;
+    exit when v_more;
   end loop;
   delete from tenure.worker w where w.dead_at is not null and not exists (select from tenure.lease l where l.worker_id = w.id);
-  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_leases >= p_limit,
+  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more or v_leases >= p_limit,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
     'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
                 from tenure.worker w where w.suspected_at is not null and w.dead_at is null));
@@ -41,22 +47,41 @@ language sql immutable as $$
   select w.suspected_at + case w.suspected_by when 'l' then w.grace_ms else w.lease_ms / 3 end * interval '1 millisecond'
 $$;
 
+-- The keys of the session locks that are held now.
+create or replace function tenure.locks_held() returns table (key integer)
+language sql stable as $$
+  select k.objid::bigint::integer
+  from pg_locks k
+  where k.locktype = 'advisory' and k.database = (select d.oid from pg_database d where d.datname = current_database())
+    and k.classid = 'tenure'::regnamespace::oid and k.objsubid = 2 and k.granted
+$$;
+
+-- Since when no lock can have been lost but with its connection. All connections end at once when the server starts, when one of its
+-- processes crashes (the postmaster lives on, but the statistics start anew; whoever lived through their reset knows that it was
+-- none), and when a standby becomes the primary: then a free lock says nothing of its worker, which is still on its way back.
+create or replace function tenure.locks_count_since() returns timestamptz
+language sql stable as $$
+  select greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp(), case when me.backend_start < r.reset_at then null else r.reset_at end)
+  from (select pg_stat_get_bgwriter_stat_reset_time() as reset_at) r
+  left join pg_stat_get_activity(pg_backend_pid()) me on true
+$$;
+
 -- Is no connection of this worker alive, as far as its session lock can tell?
 create or replace function tenure.lock_is_free(w tenure.worker) returns boolean
 language sql stable as $$
-  select w.locked_at > pg_postmaster_start_time() and not exists (
-    select from pg_locks k
-    where k.locktype = 'advisory' and k.database = (select d.oid from pg_database d where d.datname = current_database())
-      and k.classid = 'tenure'::regnamespace::oid and k.objid = tenure.lock_key(w.id)::oid and k.objsubid = 2 and k.granted)
+  select w.locked_at > tenure.locks_count_since() and not exists (select from tenure.locks_held() h where h.key = tenure.lock_key(w.id))
 $$;
 
 -- The first sighting of each suspect; one that shows itself is a suspect no longer.
 create or replace function tenure.sight_workers() returns void
 language plpgsql as $$
 begin
-  with seen as materialized (
-    select w.id, case when tenure.lock_is_free(w) then 'l' when w.lease_until < clock_timestamp() then 't' end::"char" as by
-    from tenure.worker w where w.dead_at is null),
+  with held as materialized (select h.key from tenure.locks_held() h),
+  since as materialized (select tenure.locks_count_since() as at),
+  seen as materialized (
+    select w.id, case when w.locked_at > since.at and not exists (select from held h where h.key = tenure.lock_key(w.id)) then 'l'
+                      when w.lease_until < clock_timestamp() then 't' end::"char" as by
+    from tenure.worker w cross join since where w.dead_at is null),
   changed as (
     select w.id, s.by from tenure.worker w join seen s on s.id = w.id
     where w.suspected_by is distinct from s.by and w.dead_at is null order by w.id for update of w skip locked)
@@ -112,10 +137,7 @@ begin
   v_message := format('worker %s was lost while it ran the job', v_lease.worker_id);
   perform tenure.record_error(v_lease, u.job, 'worker_lost', v_message, null, v_now) from unnest(v_jobs) as u(job);
 
-  with wanted as (delete from tenure.cancel_request c where c.job_id = any(v_jobs) returning c.job_id)
-    select coalesce(array_agg(w.job_id), '{}') into v_cancelled from wanted w;
-  insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
-    select u.job, 'x', v_lease.attempt, v_lease.worker_id, v_lease.id, v_lease.leased_at, v_now from unnest(v_cancelled) as u(job);
+  v_cancelled := tenure.cancel_wanted(v_lease, v_jobs);
 
   with losses as (
     select u.job, count(*) as lost from unnest(v_jobs) as u(job) join tenure.attempt_error e on e.job_id = u.job and e.cause = 'worker_lost'

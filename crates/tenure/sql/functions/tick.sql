@@ -1,9 +1,10 @@
--- tick: all that has to happen now and then, by whoever comes first. Once a second per database: rescue and promote; every 30 s the net below
--- them: everything due however old, orphaned leases, rows left in inbox, stale cancel requests, partitions.
+-- tick: all that has to happen now and then, by whoever comes first. Once a second per database: rescue, promote, and cancels whose job has
+-- moved; every 30 s the net below them: everything due however old, orphaned leases, rows left in inbox, partitions.
+-- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs}. Locks: a transaction-level advisory lock that only
 -- maintenance takes, without waiting; then those of the duties. A duty that fails is named in a warning and does not stop the others.
 create or replace function tenure.tick(p_worker bigint) returns json
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 declare
   c_interval_ms constant bigint := 1000;
   v_now timestamptz := clock_timestamp();
@@ -33,6 +34,11 @@ begin
   exception when others then
     raise warning 'tenure: promote failed: % (%)', sqlerrm, sqlstate;
   end;
+  begin
+    perform tenure.follow_cancels();
+  exception when others then
+    raise warning 'tenure: cancels could not be followed: % (%)', sqlerrm, sqlstate;
+  end;
   if v_net then
     perform tenure.tick_net();
   end if;
@@ -46,8 +52,6 @@ end $$;
 
 create or replace function tenure.tick_net() returns void
 language plpgsql as $$
-declare
-  v_txid xid8;
 begin
   begin
     perform tenure.rescue_orphans();
@@ -55,19 +59,12 @@ begin
     raise warning 'tenure: rescue of orphans failed: % (%)', sqlerrm, sqlstate;
   end;
   begin
-    select i.txid into v_txid from tenure.inbox i order by i.txid limit 1;
-    if found then
-      perform tenure.take_inbox(v_txid);
+    -- More of them: at the next turn already.
+    if tenure.take_left_behind() > 0 and exists (select from tenure.inbox) then
+      update tenure.duty d set next_at = clock_timestamp() where d.name = 'net';
     end if;
   exception when others then
-    raise warning 'tenure: rows left in inbox by transaction % could not be enqueued: % (%)', v_txid, sqlerrm, sqlstate;
-  end;
-  begin
-    delete from tenure.cancel_request c
-      where c.requested_at < clock_timestamp() - interval '1 minute'
-        and not exists (select from tenure.lease l where tenure.slot_of(l.blocks, l.strip, c.job_id) is not null);
-  exception when others then
-    raise warning 'tenure: clean-up of cancel requests failed: % (%)', sqlerrm, sqlstate;
+    raise warning 'tenure: rows left in inbox could not be enqueued: % (%)', sqlerrm, sqlstate;
   end;
   begin
     perform tenure.partitions();

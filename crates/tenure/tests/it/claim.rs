@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use tenure_scenarios::protocol::{Hand, Registration, WORKER_GONE, sqlstate};
+use tenure_scenarios::protocol::{BAD_INPUT, Hand, Registration, WORKER_GONE, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
+use tokio_postgres::Row;
 
 async fn hand(stage: &Stage) -> Hand {
     stage.hand(&Registration::default()).await
@@ -141,6 +142,62 @@ async fn the_trailer_says_when_the_next_job_is_due() {
         let _: i64 = stage.one("select tenure.enqueue('act', '{}', p_delay_ms => 60000)", &[]).await;
         let due = hand.claim(1).await.unwrap().1.next_due_ms.expect("a due time");
         assert!((50_000.0..=60_000.0).contains(&due), "{due} ms");
+    })
+    .await;
+}
+
+/// A claim by a client that is not ours: what it passes as arrays.
+async fn claim_raw(stage: &Stage, arrays: &str, low: bool) -> Result<Vec<Row>, tokio_postgres::Error> {
+    let hand = stage.hand(&Registration::default()).await;
+    let claim = format!(
+        "select job_id, payload::text from tenure.claim($1, $2::text::uuid, {arrays}, array[-1, 0, 1, 2, 3, 4]::smallint[],
+         array[0, 0, 0, 0, 0, 0], {low})"
+    );
+    hand.sql.query(&claim, &[&hand.worker, &hand.token]).await
+}
+
+#[tokio::test]
+async fn nulls_among_the_arguments_of_a_claim_lose_no_job() {
+    on_stage(Size::Ci, async |stage| {
+        for solo in ["null", "array['other', null]"] {
+            stage.enqueue_many(&Act::Sleep { ms: 0 }, 10).await;
+            let arrays = format!("array['default'], array[100], array['act'], {solo}");
+            assert_eq!(claim_raw(stage, &arrays, false).await.unwrap().len(), 10 + 1, "{solo}");
+            stage.db.check_invariants().await;
+        }
+        stage.enqueue_many(&Act::Sleep { ms: 0 }, 10).await;
+        let none = "array['default'], array[null]::integer[], array['act'], '{}'";
+        assert_eq!(claim_raw(stage, none, false).await.unwrap().len(), 1, "no number is none");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_arrays_do_not_fit_each_other_is_refused() {
+    on_stage(Size::Ci, async |stage| {
+        for arrays in [
+            "array['default'], '{}', array['act'], '{}'",
+            "array['default', 'other'], array[1, 1], array['act'], '{}'",
+            "array['default'], array[1], null, '{}'",
+        ] {
+            assert_eq!(sqlstate(claim_raw(stage, arrays, false).await), BAD_INPUT, "{arrays}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_else_holds_is_reported_by_a_low_pass() {
+    on_stage(Size::Ci, async |stage| {
+        let held = stage.enqueue(&Act::Sleep { ms: 0 }).await;
+        let taken = stage.enqueue(&Act::Sleep { ms: 0 }).await;
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        tx.query("select from tenure.ready where block = $1 for update", &[&(held >> 7)]).await.unwrap();
+        let rows = claim_raw(stage, "array['default'], array[100], array['act'], '{}'", true).await.unwrap();
+        assert_eq!(rows[0].get::<_, i64>(0), taken);
+        let trailer: serde_json::Value = serde_json::from_str(rows[1].get(1)).unwrap();
+        assert_eq!(trailer["first"][3], held >> 7, "a floor must not pass it: {trailer}");
     })
     .await;
 }

@@ -282,3 +282,41 @@ async fn progress_is_kept_while_the_job_runs() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_job_that_is_given_back_after_somebody_cancelled_it_is_cancelled() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 3).await;
+        assert_eq!(stage.one::<String>("select tenure.cancel($1)", &[&jobs[1].job]).await, "requested");
+        assert_eq!(hand.release(&jobs).await.unwrap(), [0_i64; 0]);
+        let mut statuses = Vec::new();
+        for job in &jobs {
+            statuses.push(stage.status(job.job).await);
+        }
+        assert_eq!(statuses, ["available", "cancelled", "available"]);
+        assert_eq!(hand.release(&jobs[1..2]).await.unwrap(), [jobs[1].job], "once");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handler_that_outlasts_its_first_lease_has_time_to_commit_under_every_isolation_level() {
+    on_stage(Size::Ci, async |stage| {
+        for isolation in ["read committed", "repeatable read", "serializable"] {
+            let (hand, jobs) = claimed(stage, 1).await;
+            // As if the transaction had begun a lease ago: what it sees of the worker is over.
+            let over = "update tenure.worker set lease_until = clock_timestamp() - interval '1 s' where id = $1";
+            stage.execute(over, &[&hand.worker]).await;
+            let sql = stage.db.sql().await;
+            sql.batch_execute(&format!("begin isolation level {isolation}; select from tenure.queue")).await.unwrap();
+            hand.heartbeat().await.unwrap().expect("alive");
+            sql.execute("select tenure.complete($1, $2)", &[&jobs[0].job, &jobs[0].lease]).await.unwrap();
+            let idle = "select setting::bigint from pg_settings where name = 'idle_in_transaction_session_timeout'";
+            let idle_ms: i64 = sql.query_one(idle, &[]).await.unwrap().get(0);
+            assert!((29_000..=30_000).contains(&idle_ms), "{isolation}: {idle_ms} ms");
+            sql.batch_execute("commit").await.unwrap();
+            assert_eq!(stage.status(jobs[0].job).await, "completed");
+        }
+    })
+    .await;
+}

@@ -1,6 +1,6 @@
 //! Enqueue: one, many, by COPY, in the caller's transaction, and what is refused.
 
-use tenure_scenarios::protocol::{BAD_INPUT, sqlstate};
+use tenure_scenarios::protocol::{BAD_INPUT, Registration, sqlstate};
 use tenure_scenarios::{Size, Stage, on_stage};
 use tokio_postgres::types::ToSql;
 
@@ -180,6 +180,43 @@ async fn an_empty_bulk_enqueue_does_nothing() {
     on_stage(Size::Ci, async |stage| {
         assert!(stage.sql.query("select tenure.enqueue_many('act', '{}')", &[]).await.unwrap().is_empty());
         assert!(stage.sql.query("select tenure.enqueue_inbox()", &[]).await.unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_delay_beyond_all_reason_is_refused_by_its_value() {
+    on_stage(Size::Ci, async |stage| {
+        let enqueue = "select tenure.enqueue('act', '{}', p_delay_ms => $1)";
+        let error = stage.sql.query(enqueue, &[&i64::MAX]).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code().code(), "TN002");
+        assert!(error.message().contains("delay 9223372036854775807 ms"), "{}", error.message());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_with_odd_settings_can_enqueue_and_fail() {
+    on_stage(Size::Ci, async |stage| {
+        const ODD: &str = "set standard_conforming_strings = off; set escape_string_warning = off; set datestyle = 'SQL, DMY';
+            set intervalstyle = 'sql_standard'; set timezone = 'Asia/Kathmandu'; set default_transaction_isolation = 'serializable';
+            set search_path = ''; set transform_null_equals = on; set array_nulls = off; set extra_float_digits = -15; set bytea_output = escape";
+        let mut hand = stage.hand(&Registration::default()).await;
+        hand.sql.batch_execute(ODD).await.unwrap();
+        let id: i64 = hand.sql.query_one("select tenure.enqueue('act', '{\"a\": \"\\u00e4\"}')", &[]).await.unwrap().get(0);
+        let many = "select tenure.enqueue_many('act', array['1', '2']::json[], p_delay_ms => 86400000)";
+        assert_eq!(hand.sql.query(many, &[]).await.unwrap().len(), 2);
+        let (jobs, trailer) = hand.claim(5).await.unwrap();
+        assert_eq!(jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [id]);
+        assert!((86_000_000.0..=86_400_000.0).contains(&trailer.next_due_ms.unwrap()), "{trailer:?}");
+        let failure = format!(
+            r#"[{{"lease": {}, "job": {id}, "verdict": "permanent", "message": "a\u0000b"}}]"#,
+            jobs[0].lease
+        );
+        assert_eq!(hand.fail_with(&failure).await.unwrap(), "dead");
+        assert_eq!(stage.one::<String>("select message from tenure.dead_letter", &[]).await, "a\u{fffd}b");
+        hand.tick().await.unwrap();
     })
     .await;
 }

@@ -198,3 +198,67 @@ async fn a_worker_with_no_jobs_left_can_leave() {
     })
     .await;
 }
+
+async fn tick(stage: &Stage) {
+    stage.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
+    stage.one::<String>("select tenure.tick(0)::text", &[]).await;
+}
+
+#[tokio::test]
+async fn a_cancel_that_meets_the_end_of_an_attempt_still_cancels() {
+    on_stage(Size::Ci, async |stage| {
+        for restarted in [false, true] {
+            let id = stage.enqueue(&act()).await;
+            let (mut first, mut second) = (hand(stage).await, hand(stage).await);
+            let (jobs, _) = first.claim(1).await.unwrap();
+            let mut other = stage.db.sql().await;
+            let tx = other.transaction().await.unwrap();
+            let answer: String = tx.query_one("select tenure.cancel($1)", &[&id]).await.unwrap().get(0);
+            assert_eq!(answer, "requested");
+            // Meanwhile the attempt fails, and nobody sees the request yet.
+            assert_eq!(first.fail(&jobs[0], "retry", Some(0)).await.unwrap(), "retrying");
+            let again = if restarted { second.claim(1).await.unwrap().0 } else { Vec::new() };
+            tx.commit().await.unwrap();
+            tick(stage).await;
+            if restarted {
+                assert_eq!(second.heartbeat().await.unwrap().expect("alive").1, [id], "its new worker hears of it");
+                assert_eq!(second.fail(&again[0], "retry", None).await.unwrap(), "cancelled");
+            }
+            assert_eq!(stage.status(id).await, "cancelled");
+            assert_eq!(stage.count("select count(*) from tenure.cancel_request", &[]).await, 0);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rows_left_in_the_inbox_become_jobs_whatever_was_left_beside_them() {
+    on_stage(Size::Ci, async |stage| {
+        for kind in ["", "act", "", "act", "act"] {
+            stage.execute("insert into tenure.inbox (kind, payload) values ($1, '{}')", &[&kind]).await;
+        }
+        tick(stage).await;
+        assert_eq!(stage.statuses().await["available"], 3);
+        assert_eq!(stage.count("select count(*) from tenure.inbox where kind = ''", &[]).await, 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn maintenance_goes_on_however_much_was_left_in_the_inbox() {
+    on_stage(Size::Ci, async |stage| {
+        const ROWS: i64 = 5_000;
+        let copy = "insert into tenure.inbox (kind, payload) select 'act', '{}' from generate_series(1, $1::bigint)";
+        stage.execute(copy, &[&ROWS]).await;
+        for turns in 1.. {
+            tick(stage).await;
+            match stage.count("select count(*) from tenure.job", &[]).await {
+                ROWS => break,
+                _ if turns > 10 => panic!("not all became jobs"),
+                some => assert_eq!(some % 2_000, 0, "a part at a time"),
+            }
+        }
+        assert_eq!(stage.count("select count(*) from tenure.ready", &[]).await, ROWS / 100);
+    })
+    .await;
+}

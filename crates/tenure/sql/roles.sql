@@ -14,7 +14,8 @@ end $$;
 grant usage on schema tenure to tenure_producer, tenure_worker, tenure_viewer, tenure_admin;
 
 grant execute on function tenure.enqueue, tenure.enqueue_many, tenure.enqueue_inbox to tenure_producer, tenure_worker, tenure_admin;
-grant insert on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
+-- Not txid: rows belong to the transaction that writes them.
+grant insert (kind, payload, queue, priority, run_at, max_attempts, timeout_ms) on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
 
 grant execute on function tenure.register_worker, tenure.attach_worker, tenure.heartbeat, tenure.leave_worker, tenure.claim, tenure.sleep, tenure.wake,
   tenure.complete_many, tenure.complete, tenure.fail, tenure.release, tenure.ended_by, tenure.leases_of, tenure.progress, tenure.tick to tenure_worker;

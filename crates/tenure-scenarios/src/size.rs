@@ -51,7 +51,7 @@ const fn seconds(ci: u64, full: u64) -> Sized<Duration> {
 }
 
 /// Claims under fire: how long, for each of the wants.
-pub const FIRE: Sized<Duration> = seconds(8, 60);
+pub const FIRE: Sized<Duration> = seconds(6, 60);
 /// Claims under fire: jobs enqueued before it starts; more are added all the time.
 pub const FIRE_JOBS: Sized<usize> = sized(4_000, 40_000);
 /// Kills of a worker by signal 9.
@@ -73,9 +73,9 @@ pub const BULK_JOBS: Sized<usize> = sized(20_000, 100_000);
 /// Jobs that wait while a worker is killed.
 pub const CROWD: Sized<usize> = sized(50_000, 1_000_000);
 /// Jobs that come after every plan was made on empty tables.
-pub const PLAN_JOBS: Sized<usize> = sized(50_000, 500_000);
+pub const PLAN_JOBS: Sized<usize> = sized(30_000, 500_000);
 /// How long an idle worker is watched.
-pub const IDLE: Sized<Duration> = seconds(6, 30);
+pub const IDLE: Sized<Duration> = seconds(4, 30);
 /// Idle workers at once.
 pub const IDLE_WORKERS: Sized<usize> = sized(10, 100);
 /// Cycles of the outage scenario: restarts, cuts, stalls.

@@ -53,6 +53,7 @@ fn parts() -> Vec<Part> {
         part!("kill all", kill::all_workers_killed),
         part!("same name", kill::restarted_under_the_same_name),
         part!("freeze", freeze::frozen_worker),
+        part!("late writes", freeze::late_writes),
         part!("late reports", freeze::late_reports),
         part!("freeze before commit", freeze::frozen_before_commit),
         part!("long job", long::longer_than_its_lease),

@@ -111,13 +111,13 @@ pub async fn shutdown(stage: &Stage) -> Vec<Measure> {
 
 /// A transaction that holds a low id commits late, under load; its job is found within a second.
 pub async fn late_commit(stage: &Stage) -> Vec<Measure> {
-    let worker = stage.start(stage.worker("a")).await;
+    let worker = stage.start(stage.worker("a").concurrency(50)).await;
     let mut late = stage.db.sql().await;
     let tx = late.transaction().await.expect("begin");
     let payload = Act::Sleep { ms: 1 }.json();
     let id: i64 =
         tx.query_one("select tenure.enqueue('act', $1::text::json)", &[&payload]).await.expect("enqueued").get(0);
-    let jobs = 2_000;
+    let jobs = 1_000;
     for _ in 0..20 {
         stage.enqueue_many(&Act::Sleep { ms: 1 }, jobs / 20).await;
     }
@@ -137,7 +137,7 @@ pub async fn cut_bundle(stage: &Stage) -> Vec<Measure> {
     cutter.sql.batch_execute("begin").await.expect("begin");
     let (taken, _) = cutter.claim(7).await.expect("claimed");
     assert_eq!(taken.len(), 7);
-    let worker = stage.start(stage.worker("a")).await;
+    let worker = stage.start(stage.worker("a").concurrency(200)).await;
     // The others go past the locked bundle.
     stage.enqueue_many(&Act::Sleep { ms: 1 }, 300).await;
     stage.completed(300, LIMIT).await;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::testing::until_within;
 
+use crate::protocol::{Hand, LEASE_LOST, Leased, Registration, sqlstate};
 use crate::{Act, Bound, Measure, Stage, WorkerProcess};
 
 /// The lease of the frozen worker.
@@ -60,6 +61,47 @@ pub async fn frozen_worker(stage: &Stage) -> Vec<Measure> {
     late.shut_down().await;
     other.shut_down().await;
     measures
+}
+
+/// Every write that a worker can make, by one whose lease was given away: before and after the other worker's end.
+pub async fn late_writes(stage: &Stage) -> Vec<Measure> {
+    let mut late = stage.hand(&Registration::default()).await;
+    stage.enqueue(&Act::Sleep { ms: 0 }).await;
+    let job = late.claim(1).await.expect("claimed").0.remove(0);
+    stage.expire(late.worker).await;
+    stage.rescue().await;
+    let mut other = stage.hand(&Registration::default()).await;
+    let (again, _) = other.claim(1).await.expect("claimed");
+    let before = refusals(stage, &late, &job).await;
+    other.complete(&again).await.expect("completed");
+    let picture = stage.picture(job.job).await;
+    let after = refusals(stage, &late, &job).await;
+    vec![
+        Measure::count("kinds of a late worker's writes refused as lease lost, other worker running", WRITES, before),
+        Measure::count("the same after the other worker's end", WRITES, after),
+        Measure::count("its outcome stands", 1, usize::from(stage.picture(job.job).await == picture)),
+    ]
+}
+
+/// complete, release, four verdicts of fail, progress, and complete in a transaction under three isolation levels.
+const WRITES: usize = 10;
+
+async fn refusals(stage: &Stage, late: &Hand, job: &Leased) -> usize {
+    let one = std::slice::from_ref(job);
+    let mut refused = usize::from(late.complete(one).await.is_ok_and(|r| r == [(job.job, "lost".to_owned())]));
+    refused += usize::from(late.release(one).await.is_ok_and(|r| r == [job.job]));
+    for verdict in ["retry", "permanent", "snooze", "cancelled"] {
+        refused += usize::from(late.fail(job, verdict, None).await.is_ok_and(|status| status == "lost"));
+    }
+    let progress = "select tenure.progress($1, $2, '1')";
+    refused += usize::from(!stage.one::<bool>(progress, &[&job.job, &job.lease]).await);
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let sql = stage.db.sql().await;
+        sql.batch_execute(&format!("begin isolation level {isolation}; select 1")).await.expect("begin");
+        let complete = sql.execute("select tenure.complete($1, $2)", &[&job.job, &job.lease]).await;
+        refused += usize::from(sqlstate(complete) == LEASE_LOST);
+    }
+    refused
 }
 
 /// What the late worker's handler does after it was woken, one job each; the other worker completes them all.

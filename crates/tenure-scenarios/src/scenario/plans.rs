@@ -34,9 +34,9 @@ pub async fn plans_stay_right(stage: &Stage) -> Vec<Measure> {
         round(stage, &mut hand).await;
     }
     fill(stage, jobs / 10).await;
-    let small = round(stage, &mut hand).await;
+    let small = settled(stage, &mut hand).await;
     fill(stage, jobs - jobs / 10).await;
-    let large = round(stage, &mut hand).await;
+    let large = settled(stage, &mut hand).await;
     report(jobs, &small, &large)
 }
 
@@ -109,6 +109,20 @@ async fn fill(stage: &Stage, jobs: usize) {
 
 fn chunks(total: usize, most: usize) -> impl Iterator<Item = usize> {
     (0..total.div_ceil(most)).map(move |n| most.min(total - n * most))
+}
+
+/// What each call costs in the best of three rounds: one round may have to make a plan anew, because a table was analysed
+/// in between, and reads the catalogue for it.
+async fn settled(stage: &Stage, hand: &mut Hand) -> BTreeMap<&'static str, Cost> {
+    let mut best = round(stage, hand).await;
+    for _ in 0..2 {
+        for (name, cost) in round(stage, hand).await {
+            let known = best.entry(name).or_insert(cost);
+            known.buffers = known.buffers.min(cost.buffers);
+            known.rows_scanned = known.rows_scanned.max(cost.rows_scanned);
+        }
+    }
+    best
 }
 
 /// One call of every hot function on the worker's session, which keeps its plans; what each cost.

@@ -38,6 +38,11 @@ async fn a_frozen_workers_jobs_run_elsewhere_and_it_is_told_that_it_lost_them() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_write_of_a_late_worker_is_refused_as_lease_lost() {
+    check(freeze::late_writes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_late_worker_reports_the_other_workers_outcome_stands() {
     check(freeze::late_reports).await;
 }

@@ -70,15 +70,23 @@ async fn watch(engine: Arc<Engine>) {
 
 /// Keeps the control connection until the worker has ended. True: it left in order.
 async fn keep(engine: &Arc<Engine>, tell_started: oneshot::Sender<Result<(), Error>>) -> bool {
+    // A worker that ends while the database is away for a moment still tries to sign off.
+    let too_late = async {
+        engine.until(Phase::Ended).await;
+        tokio::time::sleep(LEAVE_MAX).await;
+    };
+    tokio::select! {
+        left = keep_connecting(engine, tell_started) => left,
+        () = too_late => false,
+    }
+}
+
+async fn keep_connecting(engine: &Arc<Engine>, tell_started: oneshot::Sender<Result<(), Error>>) -> bool {
     let mut tell_started = Some(tell_started);
     let mut backoff = Backoff::default();
     loop {
         let (sender, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
-        let connected = tokio::select! {
-            connected = connect(engine, sender) => connected,
-            () = engine.until(Phase::Ended) => return false,
-        };
-        match connected {
+        match connect(engine, sender).await {
             Ok((session, registration)) => {
                 backoff.reset();
                 match tell_started.take() {
@@ -95,16 +103,20 @@ async fn keep(engine: &Arc<Engine>, tell_started: oneshot::Sender<Result<(), Err
                     let _ = tell.send(Err(Error::store("start the worker", error)));
                     return false;
                 }
-                engine.standing.cut(Side::Control, &loss_of(&error), Instant::now());
-                let held = engine.standing.current().is_some();
-                let wait = if held { backoff.next_hurried() } else { backoff.next() };
-                if backoff.is_loud() {
-                    tracing::warn!(%error, ?wait, "no control connection, trying again");
-                }
-                tokio::time::sleep(wait).await;
+                after_failure(engine, &mut backoff, &error).await;
             }
         }
     }
+}
+
+async fn after_failure(engine: &Engine, backoff: &mut Backoff, error: &StoreError) {
+    engine.standing.cut(Side::Control, &loss_of(error), Instant::now());
+    let held = engine.standing.current().is_some();
+    let wait = if held { backoff.next_hurried() } else { backoff.next() };
+    if backoff.is_loud() {
+        tracing::warn!(%error, ?wait, "no control connection, trying again");
+    }
+    tokio::time::sleep(wait).await;
 }
 
 /// A new session with the lock of the registration that we have, or of a new one.
@@ -273,12 +285,12 @@ impl Controlled<'_> {
         }
     }
 
+    /// Nobody waits for longer than [`LEAVE_MAX`] for this.
     async fn leave(&self) -> bool {
         if !self.engine.signs_off.load(Relaxed) {
             return false;
         }
-        let left = tokio::time::timeout(LEAVE_MAX, self.session.leave_worker(&self.registration)).await;
-        matches!(left, Ok(Ok(true)))
+        matches!(self.session.leave_worker(&self.registration).await, Ok(true))
     }
 }
 

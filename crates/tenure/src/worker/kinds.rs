@@ -44,6 +44,11 @@ impl KindOptions {
 
     /// How long a handler may take before it is aborted and the attempt has failed; a job's own timeout goes before.
     /// Zero: no limit. Default: one hour.
+    ///
+    /// Aborting means that the handler's future is dropped, at its next await. A handler that blocks its thread cannot
+    /// be aborted: it keeps its slot, is counted as an overrun, and its end is recorded when it returns. Code that it
+    /// handed to another thread (`spawn_blocking`) goes on by itself while the job is tried again: let that code look
+    /// at [`Context::is_cancelled`].
     pub fn timeout(mut self, timeout: Duration) -> KindOptions {
         self.timeout = timeout;
         self

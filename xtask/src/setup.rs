@@ -4,16 +4,39 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use tenure_dev::{Binaries, Consent, Installer, MAJOR_MAX, MAJOR_MIN, find_binaries, installer, obtain_binaries};
+use tenure_dev::{
+    Binaries, Consent, FETCHED_MAJOR, Installer, MAJOR_MAX, MAJOR_MIN, find_binaries, installer, obtain_binaries,
+};
 
 use crate::{child, say};
 
-/// Debian's packages make and start a server of the system when they are installed. Nobody asked for one.
-const NO_SYSTEM_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/tenure.conf";
+/// Installs Debian packages, named as arguments. Left alone, they would make a server of the system and start services;
+/// nobody asked for those.
+const DEBIAN: &str = r#"
+set -e
+cluster=/etc/postgresql-common/createcluster.d/tenure.conf
+policy=/usr/sbin/policy-rc.d
+undo() {
+    rm -f "$cluster"
+    if [ -n "$ours" ]; then rm -f "$policy"; fi
+}
+trap undo EXIT
+mkdir -p "${cluster%/*}"
+echo 'create_main_cluster = false' > "$cluster"
+if [ ! -e "$policy" ]; then
+    ours=1
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod 755 "$policy"
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update
+apt-get install -y --no-install-recommends "$@"
+"#;
 
 /// Makes sure that a PostgreSQL server can be started, and says which.
 pub(crate) fn run() -> Result<()> {
     let found = binaries()?;
+    pooler();
     say(&format!("ready: PostgreSQL {} in {}", found.version, found.dir.display()));
     Ok(())
 }
@@ -68,33 +91,33 @@ fn install(installer: &Installer, prefix: &[&str]) -> Result<()> {
         "no PostgreSQL server ({MAJOR_MIN} to {MAJOR_MAX}) is here; installing one with {}",
         installer.program
     ));
-    let debian = installer.program == "apt-get";
-    if debian {
-        system_cluster(prefix, false)?;
+    if installer.program == "apt-get" {
+        return install_debian(prefix, "postgresql");
     }
-    let installed = installer.commands.iter().try_for_each(|words| {
-        let words: Vec<&str> = prefix.iter().chain(words.iter()).copied().collect();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-        // Installers talk on stdout, which belongs to what the caller asked for.
-        child::run(command.stdout(std::io::stderr()))
-    });
-    if debian {
-        system_cluster(prefix, true)?;
-    }
-    installed
+    installer.commands.iter().try_for_each(|words| run_quietly(prefix, words))
 }
 
-/// Lets Debian's packages make a server of the system when they are installed, as they do by default, or not.
-fn system_cluster(prefix: &[&str], wanted: bool) -> Result<()> {
-    let folder = Path::new(NO_SYSTEM_CLUSTER).parent().unwrap_or(Path::new("/"));
-    let script = if wanted {
-        format!("rm -f {NO_SYSTEM_CLUSTER}")
-    } else {
-        format!("mkdir -p {} && echo 'create_main_cluster = false' > {NO_SYSTEM_CLUSTER}", folder.display())
-    };
-    let words: Vec<&str> = prefix.iter().copied().chain(["sh", "-c", &script]).collect();
-    child::run(Command::new(words[0]).args(&words[1..])).context("cannot tell the packages to start no server")
+fn install_debian(prefix: &[&str], package: &str) -> Result<()> {
+    run_quietly(prefix, &["sh", "-c", DEBIAN, "sh", package]).with_context(|| format!("cannot install {package}"))
+}
+
+/// Runs a command of the package manager. It talks on stdout, which belongs to what the caller asked for.
+fn run_quietly(prefix: &[&str], words: &[&str]) -> Result<()> {
+    let words: Vec<&str> = prefix.iter().chain(words).copied().collect();
+    child::run(Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stdout(std::io::stderr()))
+}
+
+/// PgBouncer, behind which some tests run: installed on Debian where that is permitted. Without it those tests say that
+/// they did not run.
+pub(crate) fn pooler() {
+    let is_here = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].iter().any(|path| Path::new(path).exists());
+    let debian = installer().filter(|installer| installer.program == "apt-get");
+    if !is_here && let Some(prefix) = debian.as_ref().and_then(permission) {
+        say("PgBouncer is not here; installing it with apt-get");
+        if let Err(error) = install_debian(&prefix, "pgbouncer") {
+            say(&format!("{error:#}"));
+        }
+    }
 }
 
 fn what_to_type(installer: Option<&Installer>) -> String {
@@ -103,5 +126,8 @@ fn what_to_type(installer: Option<&Installer>) -> String {
     };
     let sudo = if installer.needs_root { "sudo " } else { "" };
     let lines: String = installer.commands.iter().map(|words| format!("\n    {sudo}{}", words.join(" "))).collect();
-    format!("It may not be installed from here. Type this, then run this command again:\n{lines}")
+    format!(
+        "Type this, then run this command again:\n{lines}\n\nWhere that brings a version before {MAJOR_MIN}, install npm \
+         instead: with it, this command fetches PostgreSQL {FETCHED_MAJOR}."
+    )
 }

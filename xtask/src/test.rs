@@ -21,6 +21,7 @@ pub(crate) struct Test {
 /// Runs the examples of the documentation, then the tests on each version.
 pub(crate) fn run(test: &Test) -> Result<()> {
     let versions = versions(&test.pg)?;
+    setup::pooler();
     let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
     say(&format!("testing on PostgreSQL {}", names.join(" and ")));
     for (n, binaries) in versions.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The topic `engine`: nothing lost, nothing twice, quick to recover.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -134,6 +134,7 @@ fn is_chosen(options: &Options, name: &str, quick: bool) -> bool {
 /// Plays all parts, those that measure speed one after another; their lines in the order of the list.
 fn play(parts: &[Part], url: &str, quick: bool) -> Vec<Measure> {
     let size = if quick { Size::Ci } else { Size::Full };
+    panic::set_hook(Box::new(|info| say(&info.to_string())));
     let lines: Mutex<Vec<(usize, Vec<Measure>)>> = Mutex::default();
     let done = AtomicUsize::new(0);
     let clean = AtomicUsize::new(0);
@@ -142,7 +143,7 @@ fn play(parts: &[Part], url: &str, quick: bool) -> Vec<Measure> {
         // One that fails is a line that does not hold; the others go on.
         let measures = catch_unwind(AssertUnwindSafe(|| (part.play)(url, size)));
         clean.fetch_add(usize::from(measures.is_ok()), Ordering::SeqCst);
-        let measures = measures.unwrap_or_else(|panic| vec![failed(part.name, &panic)]);
+        let measures = measures.unwrap_or_else(|panic| vec![failed(part.name, panic.as_ref())]);
         let all = done.fetch_add(1, Ordering::SeqCst) + 1;
         say(&format!("{all} of {}: {} ({:.0} s)", parts.len(), part.name, start.elapsed().as_secs_f64()));
         lines.lock().expect("lines").push((n, measures));

@@ -189,6 +189,7 @@ pub async fn lost_answer(stage: &Stage) -> Vec<Measure> {
         ),
         Measure::count("of these, started more than once", 0, stage.started_again().await as usize),
     ];
+    until_within(LIMIT, "both connections of the worker are back", async || proxy.connections() == 2).await;
     worker.shut_down().await;
     measures
 }

@@ -31,6 +31,7 @@ declare
   v_seen integer;
   v_got integer;
   v_last bigint;
+  v_end bigint;
   v_new bigint[];
   v_next_due_ms bigint;
   v_tick_in_ms bigint;
@@ -96,12 +97,16 @@ begin
           from taken t cross join lateral tenure.jobs_in(array[t.block], t.mask) n where t.kind = any(p_solo_kinds)
           returning id, bit_count(strip) as jobs)
         select array(select l.id from leased l order by l.id), (select sum(l.jobs) from leased l),
-               (select max(g.id) from gone g), (select count(*) from picked)
-          into v_new, v_got, v_last, v_seen;
+               (select max(g.id) from gone g), (select count(*) from picked),
+               -- All that this worker can run is taken, whole: what stands there is of other kinds, or held, and is not walked over again and again.
+               case when (select count(*) from picked) < v_rows and (select coalesce(sum(p.jobs), 0) from picked p) <= v_want then
+                 (select r.id from tenure.ready r where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] order by r.id desc limit 1)
+               end
+          into v_new, v_got, v_last, v_seen, v_end;
+        p_after[v_at] := coalesce(greatest(v_last, v_end), p_after[v_at]);
         exit when v_got is null;
         v_leases := v_leases || v_new;
         v_want := v_want - v_got;
-        p_after[v_at] := coalesce(v_last, p_after[v_at]);
         exit when v_want <= 0 or v_seen < v_rows or v_lane = -1;
         v_rows := least(v_want, greatest(1, v_want * v_seen / v_got + 1));
       end loop;
@@ -124,6 +129,10 @@ begin
   end if;
 
   if p_low then
+    if p_after <> v_from then
+      -- There is something for the floors to follow, which they can do only behind a transaction id drawn after that scan.
+      perform pg_current_xact_id();
+    end if;
     for i in 1 .. cardinality(p_queues) loop
       for j in 1 .. v_lanes loop
         v_at := (i - 1) * v_lanes + j;

@@ -141,7 +141,7 @@ fn preamble(schema: &str) -> String {
 
 fn birth(schema: &str) -> String {
     format!(
-        "create schema if not exists {schema};\n\
+        "do $$ begin if pg_catalog.to_regnamespace('{schema}') is null then create schema {schema}; end if; end $$;\n\
          create table if not exists {schema}.migration (\n  version    integer primary key,\n  name       text not null,\n  \
          applied_at timestamptz not null default clock_timestamp()\n);"
     )
@@ -194,10 +194,21 @@ fn version_of(name: &str) -> i32 {
 
 async fn refuse_unfit_server(tx: &Transaction<'_>) -> Result<(), Error> {
     const FACTS: &str = "select current_setting('server_version_num')::int / 10000, current_setting('server_version'), \
-                         pg_is_in_recovery() or current_setting('transaction_read_only')::bool";
+                         pg_is_in_recovery() or current_setting('transaction_read_only')::bool, \
+                         current_setting('server_encoding')";
     let row = tx.query_typed_one(FACTS, &[]).await.map_err(|e| Error::postgres("ask the server for its version", e))?;
     let (major, version, read_only): (i32, String, bool) = (row.get(0), row.get(1), row.get(2));
-    check_server(major, &version, read_only)
+    check_server(major, &version, read_only)?;
+    check_encoding(row.get(3))
+}
+
+/// Elsewhere the text of some failures could not be stored.
+fn check_encoding(encoding: &str) -> Result<(), Error> {
+    if encoding == "UTF8" {
+        return Ok(());
+    }
+    Err(Error::new(ErrorCode::Schema, format!("the encoding of this database is {encoding}"))
+        .with_help("tenure needs UTF8: create database … encoding 'UTF8' template template0"))
 }
 
 fn check_server(major: i32, version: &str, read_only: bool) -> Result<(), Error> {

@@ -201,3 +201,24 @@ async fn a_row_that_somebody_else_holds_is_reported_by_a_low_pass() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_a_worker_cannot_run_is_passed_once_and_not_at_every_look() {
+    on_stage(Size::Ci, async |stage| {
+        let other: i64 =
+            stage.one("select max(j) from tenure.enqueue_many('other', array['1', '2']::json[]) j", &[]).await;
+        let mut hand = hand(stage).await;
+        let (jobs, trailer) = hand.claim(5).await.unwrap();
+        assert!(jobs.is_empty());
+        assert_eq!(trailer.after[3], other >> 7, "the next look starts behind it");
+        let id = stage.enqueue(&act()).await;
+        assert_eq!(hand.claim(5).await.unwrap().0[0].job, id);
+        // Who starts from the floor is told a transaction id, behind which the floor can follow.
+        let rows = claim_raw(stage, "array['default'], array[5], array['act'], '{}'", true).await.unwrap();
+        let trailer: serde_json::Value = serde_json::from_str(rows[0].get(1)).unwrap();
+        assert!(trailer["xid"].is_string() && trailer["first"][3].is_null(), "{trailer}");
+        let mut able = stage.hand(&Registration { kinds: vec!["other".into()], ..Registration::default() }).await;
+        assert_eq!(able.claim(5).await.unwrap().0.len(), 2, "others can run it");
+    })
+    .await;
+}

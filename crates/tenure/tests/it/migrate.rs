@@ -216,3 +216,33 @@ async fn each_role_may_do_what_its_name_says_and_nothing_else() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_database_that_is_not_utf8_is_refused() {
+    with_database(async |db| {
+        let (sql, name) = (db.sql().await, format!("{}_latin", db.name()));
+        let create = format!("create database {name} encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0");
+        sql.batch_execute(&create).await.unwrap();
+        let client = Client::builder(db.url().replace(db.name(), &name)).schema("app").connect_lazy().unwrap();
+        let error = client.migrate(PLAIN).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Schema);
+        assert!(error.to_string().contains("LATIN1"), "{error}");
+        drop(client);
+        sql.batch_execute(&format!("drop database {name} with (force)")).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_schema_that_was_made_for_its_owner_is_filled_without_the_right_to_make_one() {
+    with_database(async |db| {
+        let (sql, role) = (db.sql().await, format!("t_owner_{:x}", fastrand::u32(..)));
+        let owner = login(db, &role, None).await;
+        assert_eq!(owner.migrate(PLAIN).await.unwrap_err().code(), ErrorCode::Denied);
+        sql.batch_execute(&format!("create schema app authorization {role}")).await.unwrap();
+        owner.migrate(PLAIN).await.unwrap();
+        owner.enqueue(Enqueue::raw("k", RawJson::null())).await.unwrap();
+        sql.batch_execute(&format!("drop owned by {role} cascade; drop role {role}")).await.unwrap();
+    })
+    .await;
+}

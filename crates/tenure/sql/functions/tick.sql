@@ -7,6 +7,7 @@ create or replace function tenure.tick(p_worker bigint) returns json
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 declare
   c_interval_ms constant bigint := 1000;
+  c_just constant interval := '2 seconds';
   v_now timestamptz := clock_timestamp();
   v_next_at timestamptz;
   v_next_ms bigint := c_interval_ms;
@@ -19,7 +20,12 @@ begin
   end if;
   select d.next_at into v_next_at from tenure.duty d where d.name = 'tick';
   if v_next_at > v_now then
-    return json_build_object('ran', false, 'next_ms', ceil(extract(epoch from v_next_at - v_now) * 1000)::bigint, 'promoted', 0, 'rescued', 0);
+    -- Between two turns only what has just become due is moved: a job does not wait for the next turn.
+    if exists (select from tenure.later t where t.due_at <= v_now and t.due_at > v_now - c_just) then
+      v_promote := tenure.promote(1000, c_just);
+    end if;
+    return json_build_object('ran', false, 'next_ms', ceil(extract(epoch from v_next_at - v_now) * 1000)::bigint,
+                             'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0), 'rescued', 0);
   end if;
   update tenure.duty d set next_at = v_now + interval '30 seconds' where d.name = 'net' and d.next_at <= v_now;
   v_net := found;

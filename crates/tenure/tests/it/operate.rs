@@ -1,5 +1,6 @@
 //! What people do to jobs and queues, and what maintenance does: cancel, pause, requeue, discard, rescue, promote.
 
+use tenure::testing::until;
 use tenure_scenarios::protocol::{Hand, NOT_FOUND, REFUSED, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
 
@@ -259,6 +260,26 @@ async fn maintenance_goes_on_however_much_was_left_in_the_inbox() {
             }
         }
         assert_eq!(stage.count("select count(*) from tenure.ready", &[]).await, ROWS / 100);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_that_becomes_due_between_two_maintenance_turns_does_not_wait_for_the_next() {
+    on_stage(Size::Ci, async |stage| {
+        stage.one::<String>("select tenure.tick(0)::text", &[]).await;
+        // The next turn is far away; the job is due before.
+        stage
+            .sql
+            .batch_execute("update tenure.duty set next_at = clock_timestamp() + interval '1 hour'")
+            .await
+            .unwrap();
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_delay_ms => 20)", &[]).await;
+        until("the job is due and moved", async || {
+            stage.one::<String>("select tenure.tick(0)::text", &[]).await;
+            stage.status(id).await == "available"
+        })
+        .await;
     })
     .await;
 }

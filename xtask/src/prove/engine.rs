@@ -59,6 +59,7 @@ fn parts() -> Vec<Part> {
         part!("long job", long::longer_than_its_lease),
         part!("terminate", outage::terminated_connections),
         on_own_server("restart", true, |_, size| wait_for(outage::restarted_database(size))),
+        on_own_server("backend killed", false, |_, size| wait_for(outage::crashed_backend(size))),
         on_own_server("restart during rescue", false, |_, size| wait_for(outage::restarted_during_rescue(size))),
         on_own_server("outages", false, |_, size| wait_for(outage::outages(size))),
         part!("roll back", cost::rolled_back),

@@ -94,6 +94,37 @@ pub async fn restarted_database(size: Size) -> Vec<Measure> {
     .await
 }
 
+/// One backend of the database is killed, as when memory runs out: the server ends all others and recovers, without a
+/// new start of its own.
+pub async fn crashed_backend(size: Size) -> Vec<Measure> {
+    on_own_server(size, async |stage, _server| {
+        let (jobs, time) = (size::RESTART_JOBS.at(size), size::RESTART_JOB.at(size));
+        let worker = stage.start(stage.worker("steady").concurrency(jobs)).await;
+        stage.enqueue_many(&Act::Stubborn { ms: time.as_millis() as u64 }, jobs).await;
+        stage.started(jobs, Duration::from_secs(20)).await;
+        let other = stage.start(stage.worker("other").concurrency(jobs)).await;
+        let mut watch = Watch::new(stage).await;
+        let backend = watch.count("select pg_backend_pid()::bigint").await;
+        // SAFETY: a plain system call; the process is a backend of a server of our own.
+        unsafe { libc::kill(backend as i32, libc::SIGKILL) };
+        until_within(Duration::from_secs(20), "the database is back", async || {
+            tokio_postgres::connect(stage.url(), tokio_postgres::NoTls).await.is_ok()
+        })
+        .await;
+        watch.reconnect().await;
+        watch.wait_for_locks(&worker).await;
+        watch.completed(jobs, time + Duration::from_secs(60)).await;
+        let measures = vec![
+            Measure::count(format!("one backend killed under {jobs} running jobs: rescued"), 0, watch.rescues().await),
+            Measure::count("jobs not started once, backend killed", 0, watch.not_started_once().await),
+        ];
+        worker.shut_down().await;
+        other.shut_down().await;
+        measures
+    })
+    .await
+}
+
 /// Stops and starts the server; blocks this thread meanwhile, the worker processes go on.
 fn restart(server: &mut Server, immediate: bool) {
     tokio::task::block_in_place(|| server.restart(immediate).expect("the server restarts"));

@@ -68,6 +68,11 @@ async fn a_live_worker_keeps_its_jobs_when_the_database_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_live_worker_keeps_its_jobs_when_a_backend_of_the_database_is_killed() {
+    assert_held(&outage::crashed_backend(Size::from_env()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workers_are_back_within_seconds_after_restarts_cuts_and_stalls() {
     assert_held(&outage::outages(Size::from_env()).await);
 }

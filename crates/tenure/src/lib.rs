@@ -25,3 +25,7 @@ pub use worker::{Context, KindOptions, RunningWorker, Stats, StopReason, Summary
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/worker.md")]
 pub struct GuideOfWorkers;
+
+#[cfg(all(doctest, feature = "testing"))]
+#[doc = include_str!("../../../docs/guide/testing.md")]
+pub struct GuideOfTesting;

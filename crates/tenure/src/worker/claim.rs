@@ -21,6 +21,8 @@ const WAITING_MAX: Duration = Duration::from_secs(1);
 /// After a reconnect, and once more this much later, a worker asks for leases that it does not know: a claim whose
 /// answer was lost may still be running in the server when the first question is asked.
 const SECOND_AUDIT: Duration = Duration::from_secs(10);
+/// Payloads of jobs that wait for a slot, at most, per queue: what is claimed ahead is bounded in bytes too.
+const AHEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long after maintenance is due a poll looks whether it was done.
 const POLL_AFTER_TICK: Duration = Duration::from_millis(200);
 /// Work that comes less often than this is worth a notification each.
@@ -28,6 +30,7 @@ const QUIET_AFTER: Duration = Duration::from_millis(100);
 
 /// Claims until the worker stops.
 pub(super) async fn keep(engine: Arc<Engine>) {
+    let _vital = engine.vital("claims");
     let mut claimer = Claimer::new(engine.clone());
     let mut backoff = Backoff::default();
     loop {
@@ -147,6 +150,8 @@ struct Claimer {
     due_at: Option<Instant>,
     /// Time until maintenance was due, at the last claim.
     tick_in: Option<Duration>,
+    /// Size of a payload, as seen of late.
+    payload_bytes: usize,
     /// When work was last found.
     found_at: Option<Instant>,
     /// When to ask for leases that we do not know, and how often.
@@ -169,6 +174,7 @@ impl Claimer {
             poll_at: now,
             due_at: None,
             tick_in: None,
+            payload_bytes: 0,
             found_at: None,
             audit_at: now,
             audits_left: 0,
@@ -272,6 +278,7 @@ impl Claimer {
         for queue in 0..self.names.len() {
             let room = self.engine.room_in(queue);
             let target = quick_p95.map_or(0, |p95| ahead(p95, room.slots.saturating_sub(room.slow_running)));
+            let target = target.min(AHEAD_BYTES_MAX / self.payload_bytes.max(1));
             self.engine.set_low_water(queue, target.div_ceil(2));
             let (all, quick) = wants_of(room, target, all_quick);
             wants.all.push(all);
@@ -301,6 +308,9 @@ impl Claimer {
         let engine = &self.engine;
         engine.stats.claims.one();
         let got = rows.len();
+        if let Some(mean) = rows.iter().map(|row| row.payload.get().len()).sum::<usize>().checked_div(got) {
+            self.payload_bytes = mean.max((self.payload_bytes * 7 + mean) / 8);
+        }
         let (jobs, strangers) = jobs_of(
             rows,
             &at.registration,

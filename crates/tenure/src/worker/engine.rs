@@ -135,6 +135,11 @@ impl Engine {
         *self.phase.borrow() == Phase::Working
     }
 
+    /// Held by each task that the worker cannot do without.
+    pub(super) fn vital(self: &Arc<Self>, what: &'static str) -> Vital {
+        Vital { engine: self.clone(), what }
+    }
+
     pub(super) async fn until(&self, phase: Phase) {
         let mut phases = self.phase.subscribe();
         let _ = phases.wait_for(|now| *now >= phase).await;
@@ -343,6 +348,22 @@ impl Engine {
                 let kind = &self.kinds[run.kind].name;
                 tracing::warn!(job = %run.job(), kind, "overrun: the handler does not stop (blocking code?); it keeps its slot");
             }
+        }
+    }
+}
+
+/// Ends the worker when the task that holds it ends by a panic: a worker that only looks alive would keep its jobs from
+/// everybody.
+pub(super) struct Vital {
+    engine: Arc<Engine>,
+    what: &'static str,
+}
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(part = self.what, "a part of the worker failed; the worker stops");
+            self.engine.wish_stop(StopWish::AtOnce);
         }
     }
 }

@@ -24,6 +24,8 @@ use crate::store::{FailStatus, FailureRow, JsonText, Registration, StoreError, S
 
 /// Reports in one statement, at most.
 const GROUP_MAX: usize = 1000;
+/// Bytes of results and error texts in one statement, at most, but for a single report: far below what one message may have.
+const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// How an attempt ended.
 #[derive(Clone, Debug)]
@@ -76,6 +78,15 @@ impl Report {
             details: Value::Null,
         };
         Report { ending: Ending::Failed(Box::new(failure)), ..Report::given_back(job) }
+    }
+
+    /// About what it takes on the wire.
+    fn bytes(&self) -> usize {
+        match &self.ending {
+            Ending::Completed(Some(result)) => result.get().len(),
+            Ending::Failed(failure) => failure.message.len() + failure.details.to_string().len(),
+            Ending::Completed(None) | Ending::CompletedItself | Ending::Released => 0,
+        }
     }
 
     fn verb(&self) -> Verb {
@@ -191,12 +202,14 @@ struct Group {
     verb: Verb,
     registration: Arc<Registration>,
     reports: Vec<Report>,
+    bytes: usize,
     not_before: Instant,
     backoff: Backoff,
 }
 
 /// Writes reports until the worker has ended.
 pub(super) async fn keep(engine: Arc<Engine>) {
+    let _vital = engine.vital("reports");
     tokio::select! {
         () = engine.until(Phase::Ended) => {}
         () = keep_writing(&engine) => {}
@@ -236,16 +249,21 @@ async fn until(instant: Option<Instant>) {
 fn grouped(reports: Vec<Report>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for report in reports {
-        let (verb, registration) = (report.verb(), &report.lease.registration);
+        let (verb, registration, bytes) = (report.verb(), &report.lease.registration, report.bytes());
         let place = groups.iter().rposition(|group| {
-            group.verb == verb && group.registration == *registration && group.reports.len() < GROUP_MAX
+            let room = group.reports.len() < GROUP_MAX && group.bytes + bytes <= GROUP_BYTES_MAX;
+            group.verb == verb && group.registration == *registration && room
         });
         match place {
-            Some(place) => groups[place].reports.push(report),
+            Some(place) => {
+                groups[place].bytes += bytes;
+                groups[place].reports.push(report);
+            }
             None => groups.push(Group {
                 verb,
                 registration: registration.clone(),
                 reports: vec![report],
+                bytes,
                 not_before: Instant::now(),
                 backoff: Backoff::default(),
             }),
@@ -445,6 +463,20 @@ mod tests {
                 .collect(),
         );
         assert_eq!(many.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [1000, 1000, 500]);
+    }
+
+    #[test]
+    fn a_group_fits_a_message() {
+        let me = Arc::new(Registration { worker: 7, token: "t".into() });
+        let large = |n: i64| Report {
+            job: JobId::from(n),
+            lease: Arc::new(Lease { id: n, slots: 128, registration: me.clone() }),
+            slot: 0,
+            ending: Ending::Completed(Some(RawJson::of(&"x".repeat(1_000_000)).expect("JSON"))),
+            plainer: 0,
+        };
+        let groups = grouped((1..=20).map(large).collect());
+        assert_eq!(groups.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [8, 8, 4]);
     }
 
     #[test]

@@ -46,6 +46,7 @@ impl Link {
 
 /// Keeps the work connection until the worker has ended.
 pub(super) async fn keep(engine: Arc<Engine>) {
+    let _vital = engine.vital("work connection");
     tokio::select! {
         () = engine.until(Phase::Ended) => {}
         () = keep_connecting(&engine) => {}

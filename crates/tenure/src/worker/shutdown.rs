@@ -28,6 +28,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Waits for the wish to stop and carries it out. True: nothing was left behind. `claims` ends by itself when the worker
 /// stops; a claim that is under way until then may still bring jobs, which go back.
 pub(super) async fn supervise(engine: Arc<Engine>, control: Control, claims: JoinHandle<()>) -> bool {
+    // Also when the program's runtime ends under us: the heartbeat must not go on for a worker that is not there.
+    let _end = EndOnDrop(engine.clone());
     let mut wish = engine.stop_wish.subscribe();
     let _ = wish.wait_for(|wish| *wish > StopWish::None).await;
     tracing::info!(running = engine.running.all().len(), "stopping: no more claims");
@@ -49,6 +51,14 @@ pub(super) async fn supervise(engine: Arc<Engine>, control: Control, claims: Joi
     engine.phase.send_replace(Phase::Ended);
     let left = control.ended.await.unwrap_or(false);
     all_ended && all_answered && all_written && left
+}
+
+struct EndOnDrop(Arc<Engine>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.phase.send_replace(Phase::Ended);
+    }
 }
 
 /// The moments of a graceful stop.

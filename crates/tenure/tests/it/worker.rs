@@ -412,6 +412,40 @@ async fn a_kinds_own_retry_policy_decides_the_delay() {
     .await;
 }
 
+#[test]
+fn a_worker_whose_runtime_ends_is_not_kept_alive_by_its_heartbeat() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let outer = runtime();
+    outer.block_on(with_database(async |db| {
+        let client = db.client().await;
+        let id = client.enqueue(step(0)).await.unwrap();
+        let url = db.url().to_owned();
+        let gate = Arc::new(Gate::new());
+        let (at, inner) = (gate.clone(), runtime());
+        inner.spawn(async move {
+            let hanging = Worker::builder(url).queue("default", 4).handle(move |_: Context, _: Step| {
+                let at = at.clone();
+                async move {
+                    at.pass().await;
+                    Ok(())
+                }
+            });
+            let mut hanging = hanging.start().await.unwrap();
+            hanging.join().await
+        });
+        gate.arrived(1).await;
+        inner.shutdown_background();
+        drain_again(db, &client, id).await;
+    }));
+}
+
+/// Another worker gets the job within seconds and completes it.
+async fn drain_again(db: &TestDatabase, client: &Client, id: JobId) {
+    let _other = worker(db).handle(|_: Context, _: Step| async move { Ok(()) }).start().await.unwrap();
+    until("the job to be completed elsewhere", async || job(client, id).await.status == State::Completed).await;
+    assert_eq!(job(client, id).await.attempt, 2);
+}
+
 /// Whatever answer is lost, no job is lost or ended twice, and the worker goes on. The numbers of the statements are
 /// those of a short life: connect, register, claim, end, sleep.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

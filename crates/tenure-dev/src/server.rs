@@ -19,8 +19,11 @@ use crate::{MAJOR_MAX, MAJOR_MIN, ephemeral, folders, initdb};
 const PORT_TRIES: u32 = 5;
 /// How long a start waits for a server that another process is starting or restarting.
 const GUEST_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Settings of every private server. Idle workers hold connections, and the usual 100 are few for a test of 100.
-const SETTINGS: [&str; 3] = ["listen_addresses=127.0.0.1", "max_connections=300", "log_line_prefix=%m [%p] "];
+/// Settings of every private server. Idle workers hold connections, and the usual 100 are few for a test of 100. The
+/// usual search path begins with the schema that is named like the role: tables that a user makes without naming a
+/// schema would land among the tables of tenure.
+const SETTINGS: [&str; 4] =
+    ["listen_addresses=127.0.0.1", "max_connections=300", "log_line_prefix=%m [%p] ", "search_path=public"];
 /// Settings of a server whose data need not survive a crash of the machine. What was committed still survives a crash
 /// of the server, which tests provoke.
 const NOT_DURABLE: [&str; 2] = ["fsync=off", "full_page_writes=off"];

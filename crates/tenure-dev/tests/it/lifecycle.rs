@@ -54,9 +54,10 @@ fn the_server_never_runs_as_root() {
 }
 
 #[test]
-fn the_port_asks_for_the_password_and_the_url_has_it() {
+fn the_port_asks_for_the_password_and_the_url_leads_to_the_public_schema() {
     let server = Server::start(ephemeral()).expect("it starts");
     assert_eq!(query(server.url(), "select current_user || ' ' || current_database()"), Ok("tenure tenure".into()));
+    assert_eq!(query(server.url(), "show search_path"), Ok("public".into()));
     let without = format!("postgres://tenure@127.0.0.1:{}/tenure", server.port());
     assert!(query(&without, "select 1").is_err());
     let wrong = format!("postgres://tenure:wrong@127.0.0.1:{}/tenure", server.port());

@@ -2,7 +2,8 @@
 -- Returns 'cancelled', 'requested', or where it stands already: 'completed', 'already cancelled', 'dead'. Null: no such job.
 -- Locks: one row of ready, later or held, or none. A job moves between those tables; it is looked for again a few times.
 create or replace function tenure.cancel(p_job bigint) returns text
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   c_looks constant integer := 10;
   v_now timestamptz := clock_timestamp();

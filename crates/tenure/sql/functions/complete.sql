@@ -85,7 +85,8 @@ end $$;
 -- read committed the worker's lease time is looked at as well; under the others that time would be the snapshot's, always too early,
 -- and the session may then idle for one whole lease.
 create or replace function tenure.complete(p_job bigint, p_fence bigint, p_result json default null) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_lease tenure.lease;
   v_slot integer;

@@ -43,7 +43,8 @@ end $$;
 
 -- What a lease did with a job: 'completed', 'cancelled', 'dead', 'retrying', 'snoozed' by this lease, otherwise 'lost'.
 create or replace function tenure.ended_by(p_leases bigint[], p_jobs bigint[]) returns table (lease_id bigint, job_id bigint, status text)
-language plpgsql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql stable security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   return query
     select q.lease, q.job, coalesce(
@@ -59,7 +60,8 @@ end $$;
 -- leases_of: all that the database says this worker holds. A worker asks after it reconnected: a claim whose answer was lost
 -- left leases that it does not know of, and that its heartbeats would keep for ever; it releases them.
 create or replace function tenure.leases_of(p_worker bigint, p_token uuid) returns table (lease_id bigint, strip bit varying)
-language plpgsql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql stable security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   return query
     select l.id, l.strip from tenure.lease l

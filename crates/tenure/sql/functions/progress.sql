@@ -1,6 +1,7 @@
 -- progress: what a running job says of itself. False: the lease is lost, and nothing was written. Locks: none that others wait for, but the row in progress.
 create or replace function tenure.progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   perform tenure.check_payload(p_progress);
   insert into tenure.progress as p (job_id, lease_id, at, value)

@@ -27,7 +27,8 @@ end $$;
 -- attach_worker: another connection of the worker, or one made anew, takes the shared lock. False: the worker was given up,
 -- and the lock is not kept. Waits for a rescuer that is at work on this worker, which ends in false.
 create or replace function tenure.attach_worker(p_worker bigint, p_token uuid) returns boolean
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   perform pg_advisory_lock_shared(tenure.lock_class(), tenure.lock_key(p_worker));
   update tenure.worker w set locked_at = clock_timestamp(), suspected_at = null, suspected_by = null
@@ -42,7 +43,8 @@ end $$;
 -- heartbeat: extends the lease of all that the worker holds. No row: the worker was given up, and must stop its handlers.
 -- A lease that is over but was not yet given away is extended too: nobody else has the jobs. Locks: the worker's row.
 create or replace function tenure.heartbeat(p_worker bigint, p_token uuid) returns table (lease_left_ms integer, cancel_jobs bigint[])
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   return query
     update tenure.worker w

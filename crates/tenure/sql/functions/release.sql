@@ -4,7 +4,8 @@
 -- Locks: the lease rows in the order given; none is waited for longer than a second (55P03: release the others first).
 create or replace function tenure.release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[])
 returns table (lease_id bigint, strip bit varying)
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '1s' as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
 #variable_conflict use_column
 declare
   c_urgent constant smallint := 0;

@@ -2,7 +2,8 @@
 -- Without p_payload nothing changes and the idempotency key stays; an edited job gets a key of its own. Returns the new id.
 -- Errors: TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the row in replacement.
 create or replace function tenure.requeue(p_job bigint, p_payload json default null) returns bigint
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_now timestamptz := clock_timestamp();
   v_block bigint;

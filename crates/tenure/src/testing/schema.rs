@@ -59,6 +59,8 @@ const LISTINGS: [(&str, &str); 5] = [
 /// # Panics
 /// When the catalogs cannot be read.
 pub async fn schema_text(client: &Client, schema: &str) -> String {
+    // Names are shown with their schema, also to a role that is named like it.
+    client.batch_execute("set search_path = pg_catalog").await.unwrap_or_else(|e| panic!("search_path: {e:?}"));
     let mut text = String::from(
         "-- The schema as it stands after all migrations, read from the catalogs. Written by a test; do not edit.\n",
     );

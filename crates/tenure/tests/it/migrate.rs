@@ -23,7 +23,10 @@ async fn shape(db: &TestDatabase, schema: &str) -> Vec<String> {
           from pg_constraint where connamespace = $1::regnamespace
         order by 1";
     let sql = sql.replace("$1", &format!("'{schema}'"));
-    let rows = db.sql().await.query(&sql, &[]).await.unwrap();
+    let session = db.sql().await;
+    // Names are shown with their schema, also to a role that is named like it.
+    session.batch_execute("set search_path = pg_catalog").await.unwrap();
+    let rows = session.query(&sql, &[]).await.unwrap();
     rows.iter().map(|row| row.get::<_, String>(0).replace(&format!("{schema}."), "*.")).collect()
 }
 

@@ -9,6 +9,7 @@
 create or replace function tenure.rescue(p_limit integer default 1000) returns json
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 declare
+  c_dead_kept constant interval := '1 minute';
   c_time constant interval := '200 milliseconds';
   v_end_at constant timestamptz := clock_timestamp() + c_time;
   v_dead integer;
@@ -34,7 +35,9 @@ begin
     v_more := clock_timestamp() > v_end_at;
     exit when v_more;
   end loop;
-  delete from tenure.worker w where w.dead_at is not null and not exists (select from tenure.lease l where l.worker_id = w.id);
+  -- The row stays a while: a claim that was under way when its worker died commits leases afterwards, and is found by them.
+  delete from tenure.worker w
+    where w.dead_at < clock_timestamp() - c_dead_kept and not exists (select from tenure.lease l where l.worker_id = w.id);
   return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more or v_leases >= p_limit,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
     'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint

@@ -283,3 +283,23 @@ async fn a_job_that_becomes_due_between_two_maintenance_turns_does_not_wait_for_
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_claim_that_commits_after_its_worker_was_given_up_is_undone_by_the_next_rescue() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue_many(&act(), 5).await;
+        let hand = hand(stage).await;
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        let claim = format!(
+            "select count(job_id) from tenure.claim({}, '{}', array['default'], array[5], array['act'], '{{}}', array[2]::smallint[], array[0]::bigint[], false)",
+            hand.worker, hand.token
+        );
+        assert_eq!(tx.query_one(&claim, &[]).await.unwrap().get::<_, i64>(0), 5);
+        stage.expire(hand.worker).await;
+        assert_eq!(stage.rescue().await, 0, "its leases cannot be seen yet");
+        tx.commit().await.unwrap();
+        assert_eq!(stage.rescue().await, 5);
+    })
+    .await;
+}

@@ -60,11 +60,12 @@ pub async fn shutdown(stage: &Stage) -> Vec<Measure> {
     let cooperative = stage.enqueue_many(&Act::Sleep { ms: long_ms }, 5).await;
     let blocking = stage.enqueue_many(&Act::Block { ms: long_ms }, 5).await;
     stage.started(15, LIMIT).await;
+    // Before its short jobs end: what is enqueued from now on is not for this worker, whatever slots become free.
+    first.terminate();
+    let asked = Instant::now();
     stage.enqueue_many(&Act::Sleep { ms: 10 }, 5).await;
     let mut other = stage.start(options("other")).await;
     let before = "select count(*) from probe where pid = $1";
-    first.terminate();
-    let asked = Instant::now();
     let status = first.ended(grace + Duration::from_secs(10)).await;
     let exit = asked.elapsed().as_secs_f64();
     let ended: f64 = stage.one("select extract(epoch from clock_timestamp())::float8", &[]).await;

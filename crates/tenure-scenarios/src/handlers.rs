@@ -115,8 +115,9 @@ impl Hands {
     /// Notes the start, acts, notes the end; also of a run that is dropped or panics.
     async fn run(self: Arc<Self>, ctx: Context, payload: RawJson) -> Result<Option<RawJson>, Fail> {
         let run = fastrand::i64(1..);
-        self.reports.started(run, &ctx, &self.name).await;
+        // First, so that a run that is dropped while it reports its start has an end as well.
         let end = RunEnd { reports: self.reports.clone(), run, outcome: None };
+        self.reports.started(run, &ctx, &self.name).await;
         let outcome = match ctx.kind() {
             "echo" => Ok(Some(payload)),
             _ => self.act(&ctx, serde_json::from_str(payload.get())?).await,

@@ -104,9 +104,12 @@ pub async fn crashed_backend(size: Size) -> Vec<Measure> {
         stage.started(jobs, Duration::from_secs(20)).await;
         let other = stage.start(stage.worker("other").concurrency(jobs)).await;
         let mut watch = Watch::new(stage).await;
+        let other_session = stage.db.sql().await;
         let backend = watch.count("select pg_backend_pid()::bigint").await;
         // SAFETY: a plain system call; the process is a backend of a server of our own.
         unsafe { libc::kill(backend as i32, libc::SIGKILL) };
+        // Until the server has noticed, it still takes new sessions, and ends them then.
+        until_within(Duration::from_secs(20), "the server ends the others", async || other_session.is_closed()).await;
         until_within(Duration::from_secs(20), "the database is back", async || {
             tokio_postgres::connect(stage.url(), tokio_postgres::NoTls).await.is_ok()
         })

@@ -6,6 +6,7 @@
 -- Locks: the lease rows. The lease row is the arbiter: rescue, cancel and a handler's own transaction take it too, one wins.
 -- By primary key alone (worker_id + 0): the index by worker leads over all that this worker ever had and somebody's old snapshot keeps.
 -- A lease row that a handler's open transaction holds is not waited for longer than a second (55P03: report the others first).
+-- Errors: TN002 when the arrays do not fit each other.
 create or replace function tenure.complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[],
                                      p_result_jobs bigint[], p_results json[])
 returns table (lease_id bigint, strip bit varying)
@@ -16,6 +17,7 @@ declare
   v_now timestamptz := clock_timestamp();
   v_done bigint[];
 begin
+  perform tenure.check_strips('complete_many', p_leases, p_strips);
   if tenure.is_alive(p_worker, p_token) then
     with done as (
       select d.id, d.strip from unnest(p_leases, p_strips) as d(id, strip)),

@@ -2,7 +2,7 @@
 
 use std::slice::from_ref;
 
-use tenure_scenarios::protocol::{Hand, LEASE_LOST, Leased, Registration, sqlstate};
+use tenure_scenarios::protocol::{BAD_INPUT, Hand, LEASE_LOST, Leased, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
 use tokio_postgres::types::ToSql;
 
@@ -317,6 +317,23 @@ async fn a_handler_that_outlasts_its_first_lease_has_time_to_commit_under_every_
             sql.batch_execute("commit").await.unwrap();
             assert_eq!(stage.status(jobs[0].job).await, "completed");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_report_whose_arrays_do_not_fit_each_other_is_refused_and_ends_nothing() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 2).await;
+        let leases = [jobs[0].lease];
+        for strips in ["null", "array[null]::varbit[]", "'{}'", "array[b'1', b'1']::varbit[]"] {
+            for (verb, rest) in [("complete_many", ", '{}', '{}'"), ("release", "")] {
+                let statement = format!("select tenure.{verb}($1, $2::text::uuid, $3, {strips}{rest})");
+                let answer = hand.sql.query(statement.as_str(), &[&hand.worker, &hand.token, &leases.as_slice()]).await;
+                assert_eq!(sqlstate(answer), BAD_INPUT, "{statement}");
+            }
+        }
+        assert_eq!(stage.statuses().await.get("running"), Some(&2));
     })
     .await;
 }

@@ -1,5 +1,5 @@
 -- check_job: refuses what an enqueue must not store. Reads setting only for payloads above the usual limit.
--- Parameters: as enqueue; p_bytes is the largest payload, p_escapes whether any holds a \u escape that jsonb has to look at.
+-- Parameters: as enqueue.
 create or replace function tenure.check_name(p_what text, p_name text) returns void
 language plpgsql immutable as $$
 begin

@@ -38,6 +38,12 @@ begin
   end if;
 end $$;
 
+-- The lane of ready that a job waits in: a suspect stays apart from others, however its attempts end, until it is through.
+create or replace function tenure.lane_of(p_priority smallint, p_flags smallint) returns smallint
+language sql immutable as $$
+  select case when p_flags & 1 = 1 then -1::smallint else p_priority end
+$$;
+
 -- Puts jobs, given as ids, back into a lane of ready with new ids that no cursor has passed. Jobs of one block share a row.
 create or replace function tenure.put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 language plpgsql as $$

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure::lifecycle::State;
-use tenure::testing::{Cut, Gate, Proxy, TestDatabase, until, until_within, with_database};
+use tenure::testing::{Cut, Fault, Gate, Proxy, TestDatabase, until, until_within, with_database};
 use tenure::{
     Client, Context, Ended, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RawJson, RetryPolicy, StopReason, Worker,
     WorkerBuilder,
@@ -437,6 +437,23 @@ fn a_worker_whose_runtime_ends_is_not_kept_alive_by_its_heartbeat() {
         inner.shutdown_background();
         drain_again(db, &client, id).await;
     }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_nobody_waits_for_any_more_leaves_no_worker_behind() {
+    with_database(async |db| {
+        let proxy = Proxy::start(db.url()).await;
+        proxy.set(Fault::Stall);
+        let builder = Worker::builder(proxy.url()).queue("default", 1);
+        let start = builder.handle(|_: Context, _: Step| async move { Ok(()) }).start();
+        tokio::select! {
+            _ = start => panic!("the database does not answer"),
+            () = until("it to connect", async || proxy.connections() == 1) => {}
+        }
+        proxy.set(Fault::None);
+        until("the connection to be closed", async || proxy.connections() == 0).await;
+    })
+    .await;
 }
 
 /// Another worker gets the job within seconds and completes it.

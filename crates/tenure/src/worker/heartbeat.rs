@@ -230,7 +230,7 @@ impl Controlled<'_> {
         let sent = Instant::now();
         match self.session.heartbeat(&self.registration).await {
             Ok(Some(renewal)) => {
-                self.engine.standing.renewed(sent, renewal.lease_left);
+                self.engine.standing.renewed(&self.registration, sent, renewal.lease_left);
                 for job in renewal.cancel_jobs {
                     self.engine.cancel(job.into());
                 }

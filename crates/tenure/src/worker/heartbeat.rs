@@ -48,6 +48,7 @@ pub(super) fn start(engine: Arc<Engine>) -> Result<Control, Error> {
     std::thread::Builder::new()
         .name("tenure-heartbeat".to_owned())
         .spawn(move || {
+            let _vital = engine.vital("heartbeat");
             let left = runtime.block_on(async {
                 let watchdog = tokio::spawn(watch(engine.clone()));
                 let left = keep(&engine, tell_started).await;
@@ -62,6 +63,7 @@ pub(super) fn start(engine: Arc<Engine>) -> Result<Control, Error> {
 
 /// Stops the handlers in time when the lease cannot be renewed or the connections cannot be made again.
 async fn watch(engine: Arc<Engine>) {
+    let _vital = engine.vital("watchdog");
     loop {
         let registration = engine.standing.overdue().await;
         engine.lost(&registration, "it could not be renewed in time");

@@ -456,6 +456,60 @@ async fn a_start_that_nobody_waits_for_any_more_leaves_no_worker_behind() {
     .await;
 }
 
+/// Fails where a worker of this name says that it registered, from the second time on.
+struct FailingLog {
+    name: &'static str,
+    seen: AtomicUsize,
+}
+
+impl tracing::Subscriber for FailingLog {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        about.is_event() && about.target() == "tenure::worker::heartbeat"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Named<'a>(&'a str, bool);
+        impl tracing::field::Visit for Named<'_> {
+            fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+                self.1 |= field.name() == "name" && value == self.0;
+            }
+            fn record_debug(&mut self, _: &tracing::field::Field, _: &dyn std::fmt::Debug) {}
+        }
+        let mut named = Named(self.name, false);
+        event.record(&mut named);
+        assert!(!named.1 || self.seen.fetch_add(1, SeqCst) == 0, "the log is full, as asked");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_heartbeat_fails_stops_instead_of_looking_alive() {
+    with_database(async |db| {
+        let log = FailingLog { name: "fails at its second registration", seen: AtomicUsize::new(0) };
+        let name = log.name;
+        tracing::subscriber::set_global_default(log).unwrap();
+        let mut worker =
+            worker(db).name(name).handle(|_: Context, _: Step| async move { Ok(()) }).start().await.unwrap();
+        let id = worker.worker_id().unwrap();
+        db.sql().await.execute("update tenure.worker set dead_at = now() where id = $1", &[&id]).await.unwrap();
+        let summary = tokio::time::timeout(20 * SECOND, worker.join()).await.expect("it notices");
+        assert!(!summary.clean);
+        assert_eq!(summary.stats.registrations_lost, 1);
+    })
+    .await;
+}
+
 /// Another worker gets the job within seconds and completes it.
 async fn drain_again(db: &TestDatabase, client: &Client, id: JobId) {
     let _other = worker(db).handle(|_: Context, _: Step| async move { Ok(()) }).start().await.unwrap();

@@ -456,6 +456,33 @@ async fn a_start_that_nobody_waits_for_any_more_leaves_no_worker_behind() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_commits_long_after_its_worker_stopped_waiting_is_given_back() {
+    with_database(async |db| {
+        let (client, sql) = (db.client().await, db.sql().await);
+        let worker = worker(db).lease(2 * SECOND).handle(|_: Context, _: Step| async move { Ok(()) });
+        let worker = worker.start().await.unwrap();
+        let id = worker.worker_id().unwrap();
+        // A job that the worker does not see before the claim that it knows nothing of.
+        sql.batch_execute("begin").await.unwrap();
+        let job: i64 = sql.query_one("select tenure.enqueue('step', '{\"n\": 1}')", &[]).await.unwrap().get(0);
+        let claimed = sql
+            .query(
+                "select c.job_id from tenure.worker w, \
+                 tenure.claim(w.id, w.token, '{default}', '{1}', '{step}', '{}', '{-1,0,1,2,3,4}', '{0,0,0,0,0,0}', true) c \
+                 where w.id = $1 and c.job_id is not null",
+                &[&id],
+            )
+            .await
+            .unwrap();
+        assert_eq!(claimed.len(), 1);
+        sql.batch_execute("commit").await.unwrap();
+        until_status(&client, job.into(), State::Completed).await;
+        assert_eq!(self::job(&client, job.into()).await.attempt, 1, "giving back uses no attempt");
+    })
+    .await;
+}
+
 /// Fails where a worker of this name says that it registered, from the second time on.
 struct FailingLog {
     name: &'static str,

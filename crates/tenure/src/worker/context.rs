@@ -31,6 +31,26 @@ pub enum StopReason {
     LeaseLost,
 }
 
+/// Code of a run that nobody asked to stop.
+const NOT_ASKED: u8 = 0;
+
+impl StopReason {
+    const ALL: [StopReason; 3] = [StopReason::Cancelled, StopReason::Shutdown, StopReason::LeaseLost];
+
+    /// How an atomic holds it; never [`NOT_ASKED`].
+    fn code(self) -> u8 {
+        match self {
+            StopReason::Cancelled => 1,
+            StopReason::Shutdown => 2,
+            StopReason::LeaseLost => 3,
+        }
+    }
+
+    fn with_code(code: u8) -> Option<StopReason> {
+        StopReason::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+}
+
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -217,7 +237,7 @@ pub(super) struct JobRun {
     pub(super) began: Instant,
     /// When it must have ended; none: no limit.
     pub(super) must_end: Option<Instant>,
-    /// 0, or one more than the [`StopReason`].
+    /// [`NOT_ASKED`], or the code of the [`StopReason`].
     stop: AtomicU8,
     aborted_at: OnceLock<Instant>,
     told: Notify,
@@ -248,7 +268,7 @@ impl JobRun {
             key,
             began,
             must_end: if timeout.is_zero() { None } else { began.checked_add(timeout) },
-            stop: AtomicU8::new(0),
+            stop: AtomicU8::new(NOT_ASKED),
             aborted_at: OnceLock::new(),
             told: Notify::new(),
             token: OnceLock::new(),
@@ -268,25 +288,16 @@ impl JobRun {
     }
 
     pub(super) fn stop_reason(&self) -> Option<StopReason> {
-        match self.stop.load(Ordering::Acquire) {
-            1 => Some(StopReason::Cancelled),
-            2 => Some(StopReason::Shutdown),
-            3 => Some(StopReason::LeaseLost),
-            _ => None,
-        }
+        StopReason::with_code(self.stop.load(Ordering::Acquire))
     }
 
     /// Asks the handler to stop. The loss of the lease replaces any other reason, otherwise the first one stands.
     pub(super) fn stop(&self, reason: StopReason) {
-        let code = match reason {
-            StopReason::Cancelled => 1,
-            StopReason::Shutdown => 2,
-            StopReason::LeaseLost => 3,
-        };
+        let code = reason.code();
         if reason == StopReason::LeaseLost {
             self.stop.store(code, Ordering::Release);
         } else {
-            let _ = self.stop.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+            let _ = self.stop.compare_exchange(NOT_ASKED, code, Ordering::AcqRel, Ordering::Acquire);
         }
         if let Some(token) = self.token.get() {
             token.cancel();
@@ -328,6 +339,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn every_reason_to_stop_is_read_back_as_itself() {
+        for reason in StopReason::ALL {
+            assert_eq!(StopReason::with_code(reason.code()), Some(reason));
+        }
+        assert_eq!(StopReason::with_code(NOT_ASKED), None);
+    }
 
     #[test]
     fn the_default_key_is_the_id_and_the_time() {

@@ -10,6 +10,11 @@ use super::stats::Stats;
 use crate::error::{Error, ErrorCode};
 
 /// A started worker. Dropping it stops the worker at once, without waiting for its handlers.
+///
+/// A stop, by [`shutdown`](RunningWorker::shutdown), by [`abort`](RunningWorker::abort) or by dropping, is meant to be
+/// followed by the end of the process. A handler that blocks its thread cannot be stopped: when the grace is over its
+/// job is given back all the same, and starts elsewhere. In a process that lives on, the handler may then still be at
+/// it, and what it does happens twice; [`Summary::clean`] is false in that case. The job's result is refused.
 pub struct RunningWorker {
     engine: Arc<Engine>,
     supervisor: Option<JoinHandle<bool>>,
@@ -55,12 +60,14 @@ impl RunningWorker {
     }
 
     /// Stops in order: claims nothing more, gives back what has not started, and lets handlers end within the shutdown
-    /// grace. Returns at once; [`join`](RunningWorker::join) waits.
+    /// grace. Returns at once; [`join`](RunningWorker::join) waits. End the process afterwards: see [`RunningWorker`] for
+    /// handlers that block.
     pub fn shutdown(&self) {
         self.engine.wish_stop(StopWish::Graceful);
     }
 
-    /// Stops without waiting for handlers: they are aborted, and their jobs go back without using an attempt.
+    /// Stops without waiting for handlers: they are aborted, and their jobs go back without using an attempt. End the
+    /// process afterwards: see [`RunningWorker`] for handlers that block.
     pub fn abort(&self) {
         self.engine.wish_stop(StopWish::AtOnce);
     }

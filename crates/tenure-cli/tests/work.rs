@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure::lifecycle::State;
-use tenure::testing::{TestDatabase, until, until_within, with_database};
+use tenure::testing::{Fault, Proxy, TestDatabase, until, until_within, with_database};
 use tenure::{Client, Enqueue, JobId, JobInfo, RawJson};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -383,6 +383,25 @@ async fn what_a_program_leaves_behind_ends_before_its_last_words_are_stored() {
         sql.batch_execute("rollback").await.expect("the lock is given up");
         assert_eq!(work.end().await.code, Some(0));
         assert_eq!(value(job(&client, id).await.progress.as_ref()), json!({"stdout": "words"}));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_outage_is_told_like_its_beginning() {
+    with_database(async |db| {
+        let folder = Folder::new(db);
+        let proxy = Proxy::start(db.url()).await;
+        let work = Work::start(proxy.url(), &folder, &["--exec", "k=true"]);
+        work.until_said("runs k from").await;
+        until("both connections", async || proxy.connections() == 2).await;
+        proxy.set(Fault::Refuse);
+        proxy.cut_all();
+        work.until_said("no control connection, trying again").await;
+        proxy.set(Fault::None);
+        work.until_said("the control connection stands again after").await;
+        work.signal("-TERM");
+        assert_eq!(work.end().await.code, Some(0));
     })
     .await;
 }

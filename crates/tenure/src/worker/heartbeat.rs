@@ -90,7 +90,9 @@ async fn keep_connecting(engine: &Arc<Engine>, tell_started: oneshot::Sender<Res
         let (sender, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
         match connect(engine, sender).await {
             Ok((session, registration)) => {
-                backoff.reset();
+                if let Some(after) = backoff.recovered() {
+                    tracing::warn!("the control connection stands again after {:.1} s", after.as_secs_f64());
+                }
                 match tell_started.take() {
                     Some(tell) => drop(tell.send(Ok(()))),
                     None => engine.stats.reconnects.one(),

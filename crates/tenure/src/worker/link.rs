@@ -62,7 +62,9 @@ async fn keep_connecting(engine: &Arc<Engine>) {
         engine.standing.until_control_up().await;
         match attach(engine, &registration).await {
             Ok(Some(session)) => {
-                backoff.reset();
+                if let Some(after) = backoff.recovered() {
+                    tracing::warn!("the work connection stands again after {:.1} s", after.as_secs_f64());
+                }
                 if !std::mem::take(&mut first) {
                     engine.stats.reconnects.one();
                 }

@@ -21,8 +21,6 @@ use crate::store::{Introduction, Registration, Session, StoreError};
 
 /// Notifications are hints; more than this many unread ones are dropped.
 const NOTIFICATIONS_MAX: usize = 1024;
-/// A maintenance turn may not hold up the heartbeat for longer than this part of its period.
-const TICK_SHARE: u32 = 2;
 const TICK_MAX: Duration = Duration::from_secs(5);
 /// Between two tries of a heartbeat that the database refused.
 const BEAT_AGAIN: Duration = Duration::from_millis(500);
@@ -270,7 +268,8 @@ impl Controlled<'_> {
 
     /// A maintenance turn; when we were asked to do the next one.
     async fn tick(&self) -> Option<Instant> {
-        let limit = (self.engine.settings.heartbeat / TICK_SHARE).min(TICK_MAX);
+        // A heartbeat that waits for a whole turn is still in time: two periods are less than the lease.
+        let limit = self.engine.settings.heartbeat.min(TICK_MAX);
         match self.session.tick(&self.registration, limit).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();

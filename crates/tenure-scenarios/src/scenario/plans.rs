@@ -28,7 +28,7 @@ struct Cost {
 pub async fn plans_stay_right(stage: &Stage) -> Vec<Measure> {
     let jobs = size::PLAN_JOBS.at(stage.size);
     make_partitions(stage, jobs).await;
-    let mut hand = stage.hand(&Registration::default()).await;
+    let mut hand = stage.hand(&patient("default")).await;
     // Often enough for every plan to have become the one that stays.
     for _ in 0..6 {
         round(stage, &mut hand).await;
@@ -72,6 +72,11 @@ fn report(jobs: usize, small: &BTreeMap<&'static str, Cost>, large: &BTreeMap<&'
     lines
 }
 
+/// A worker whose lease lasts while the tables are filled: nobody renews it.
+fn patient(queue: &str) -> Registration {
+    Registration { queues: vec![queue.into()], lease_ms: 3_600_000, ..Registration::default() }
+}
+
 /// As many ranges as a large installation has, of a width that the jobs fill.
 async fn make_partitions(stage: &Stage, jobs: usize) {
     let drop = "select string_agg(format('drop table tenure.%I', relname), ';') from pg_class
@@ -97,7 +102,7 @@ async fn fill(stage: &Stage, jobs: usize) {
     }
     let later = "select count(tenure.enqueue('act', '{}', 'default', p_delay_ms => 31536000000)) from generate_series(1, $1::bigint)";
     stage.count(later, &[&(singles as i64)]).await;
-    let mut hand = stage.hand(&Registration { queues: vec!["done".into()], ..Registration::default() }).await;
+    let mut hand = stage.hand(&patient("done")).await;
     loop {
         let (jobs, _) = hand.claim(1000).await.expect("claimed");
         if jobs.is_empty() {

@@ -203,6 +203,12 @@ impl Fail {
         self
     }
 
+    /// Where we wrote it down ourselves the place says nothing.
+    pub(crate) fn without_location(mut self) -> Self {
+        self.location = None;
+        self
+    }
+
     /// What shall happen to the job.
     pub fn verdict(&self) -> Verdict {
         self.verdict

@@ -8,6 +8,7 @@ use super::builder::SLOTS_MAX;
 use super::engine::{Engine, StopWish};
 use super::stats::Stats;
 use crate::error::{Error, ErrorCode};
+use crate::model::JobId;
 
 /// A started worker. Dropping it stops the worker at once, without waiting for its handlers.
 pub struct RunningWorker {
@@ -21,6 +22,9 @@ pub struct RunningWorker {
 pub struct Summary {
     /// All handlers ended or were stopped, all ends are recorded, and the worker signed off.
     pub clean: bool,
+    /// Jobs whose handlers did not stop (blocking code). They stay this worker's, whose lease is renewed until they return or
+    /// the process ends; then they run elsewhere.
+    pub overrunning: Vec<JobId>,
     /// Kinds that this worker refused to run on, see [`Context::refuse_kind`](super::Context::refuse_kind).
     pub refused_kinds: Vec<String>,
     /// What it counted.
@@ -60,7 +64,8 @@ impl RunningWorker {
         self.engine.wish_stop(StopWish::Graceful);
     }
 
-    /// Stops without waiting for handlers: they are aborted, and their jobs go back without using an attempt.
+    /// Stops without waiting for handlers: they are aborted, and their jobs go back without using an attempt. A handler that
+    /// blocks its thread cannot be aborted, see [`Summary::overrunning`].
     pub fn abort(&self) {
         self.engine.wish_stop(StopWish::AtOnce);
     }
@@ -74,7 +79,12 @@ impl RunningWorker {
         };
         self.supervisor = None;
         let refused = self.engine.kinds.iter().filter(|kind| kind.is_refused());
-        Summary { clean, refused_kinds: refused.map(|kind| kind.name.clone()).collect(), stats: self.stats() }
+        Summary {
+            clean,
+            overrunning: self.engine.running.holding().iter().map(|run| run.job()).collect(),
+            refused_kinds: refused.map(|kind| kind.name.clone()).collect(),
+            stats: self.stats(),
+        }
     }
 
     /// What it has counted so far.

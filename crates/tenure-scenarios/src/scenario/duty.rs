@@ -68,6 +68,8 @@ pub async fn shutdown(stage: &Stage) -> Vec<Measure> {
     let before = "select count(*) from probe where pid = $1";
     let status = first.ended(grace + Duration::from_secs(10)).await;
     let exit = asked.elapsed().as_secs_f64();
+    // The runs that blocked to the end ended with their process.
+    stage.execute("insert into death (pid) values ($1)", &[&first.pid()]).await;
     let ended: f64 = stage.one("select extract(epoch from clock_timestamp())::float8", &[]).await;
     stage.completed(10, LIMIT).await;
     stage.started(15 + 5 + 10, LIMIT).await;

@@ -22,29 +22,37 @@ pub(super) enum Finish {
     Aborted,
 }
 
-/// [`judge`] of a handler that ended at `now`. The end of one that overran its timeout is a timeout, whatever it says:
-/// somebody chose the time after which it is worth nothing. Within the notice it may as well be this worker that is late.
+/// [`judge`] of a handler that ended at `now`. The result of one that overran its timeout is refused: somebody chose the
+/// time after which it is worth nothing. A failure stays what it is, for it says more than that it came late.
 pub(super) fn judged(run: &JobRun, finish: Finish, now: Instant) -> Option<Ending> {
-    let is_late = match run.stop_reason() {
+    if !is_late(run, now) {
+        return judge(run, finish);
+    }
+    match finish {
+        Finish::Returned(Ok(_)) => {
+            run.engine.stats.late_ends.one();
+            let (ran, limit) = (rounded(now - run.began), timeout_of(run));
+            let text = format!("the handler returned a result after {ran:?}, past its timeout of {limit:?}: refused");
+            Some(timed_out(run, text))
+        }
+        Finish::Returned(Err(_)) | Finish::Panicked(_) => {
+            run.engine.stats.late_ends.one();
+            run.details().insert("timeout_ms".into(), json!(millis(timeout_of(run))));
+            judge(run, finish)
+        }
+        Finish::TimedOut | Finish::Aborted => judge(run, finish),
+    }
+}
+
+/// Within the notice it may as well be this worker that is late.
+fn is_late(run: &JobRun, now: Instant) -> bool {
+    match run.stop_reason() {
         Some(StopReason::TimedOut) => true,
         Some(StopReason::Cancelled) => false,
         Some(StopReason::Shutdown | StopReason::LeaseLost) | None => {
             run.must_end.is_some_and(|end| end + OVERRUN_NOTICE < now)
         }
-    };
-    let last_word = match &finish {
-        Finish::Returned(Ok(_)) if is_late => "it returned a result".to_owned(),
-        Finish::Returned(Err(fail)) if is_late => format!("it failed: {}", fail.message()),
-        Finish::Panicked(panic) if is_late => format!("it panicked: {}", panic.message),
-        Finish::Returned(_) | Finish::Panicked(_) | Finish::TimedOut | Finish::Aborted => return judge(run, finish),
-    };
-    run.engine.stats.late_ends.one();
-    let text = format!(
-        "the handler ended after {:?}, past its timeout of {:?}; {last_word}, which is refused",
-        rounded(now - run.began),
-        timeout_of(run)
-    );
-    Some(timed_out(run, text))
+    }
 }
 
 /// None: nothing is reported, the job is not ours any more.

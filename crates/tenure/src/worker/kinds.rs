@@ -49,8 +49,8 @@ impl KindOptions {
     /// Aborting means that the handler's future is dropped, at its next await. What cannot be aborted is a handler that
     /// blocks its thread, and code that it runs by [`Context::spawn_blocking`]: such an attempt keeps its slot and its
     /// lease, is reported as an overrun, and starts nowhere else until it returns or the process ends
-    /// ([`take_over`](KindOptions::take_over) changes that). When it returns more than a second late, it has timed out,
-    /// whatever it returns. Code in other threads or tasks (a bare `tokio::task::spawn_blocking`, `tokio::spawn`) is not seen: it goes
+    /// ([`take_over`](KindOptions::take_over) changes that). A result that comes more than a second late is
+    /// refused: the attempt has timed out. Code in other threads or tasks (a bare `tokio::task::spawn_blocking`, `tokio::spawn`) is not seen: it goes
     /// on by itself while the job is tried again.
     pub fn timeout(mut self, timeout: Duration) -> KindOptions {
         self.timeout = timeout;

@@ -48,7 +48,7 @@ counters! {
     overruns,
     /// Of the overruns of kinds that are taken over: attempts that ended while their handlers went on.
     taken_over,
-    /// Handlers that returned after their timeout; what they returned was refused.
+    /// Handlers that returned more than a second after their timeout; their results were refused.
     late_ends,
     /// Ends that the database refused because the lease was gone, and handlers stopped for that reason.
     lease_lost,

@@ -124,7 +124,7 @@ async fn a_blocking_handler_keeps_its_slot_past_its_timeout_and_its_late_end_is_
         assert_eq!((stats.completed, stats.dead), (0, 1));
         let ended = &client.attempt_errors(id).await.unwrap()[0];
         assert_eq!(ended.cause, "timeout");
-        assert!(ended.message.contains("past its timeout of 100ms; it returned a result"), "{}", ended.message);
+        assert!(ended.message.contains("past its timeout of 100ms: refused"), "{}", ended.message);
     })
     .await;
 }

@@ -109,7 +109,15 @@ impl<'a> Supervised<'a> {
         }
     }
 
-    fn end(self) -> (usize, Vec<WorkerProcess>) {
-        (self.deaths, self.workers)
+    /// How many have died in all, and those that run.
+    fn end(mut self) -> (usize, Vec<WorkerProcess>) {
+        let mut alive = Vec::new();
+        for mut worker in self.workers.drain(..) {
+            match worker.status() {
+                Some(_) => self.deaths += 1,
+                None => alive.push(worker),
+            }
+        }
+        (self.deaths, alive)
     }
 }

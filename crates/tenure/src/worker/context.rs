@@ -217,7 +217,8 @@ impl Context {
     }
 
     fn lease_lost(&self) -> Error {
-        let text = format!("the lease {} on job {} is lost: the job belongs to others now", self.fence(), self.run.job());
+        let text =
+            format!("the lease {} on job {} is lost: the job belongs to others now", self.fence(), self.run.job());
         Error::new(ErrorCode::LeaseLost, text)
     }
 

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::backoff::Backoff;
-use super::job_run::JobRun;
 use super::engine::{Engine, Phase};
+use super::job_run::JobRun;
 use super::lease::{Job, Lease, Slots};
 use super::link::Attached;
 use super::result::refused_result;
@@ -139,7 +139,9 @@ impl Report {
                 details: Value::Null,
                 ..(**failure).clone()
             })),
-            (Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released, _) => return false,
+            (Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released, _) => {
+                return false;
+            }
         };
         true
     }

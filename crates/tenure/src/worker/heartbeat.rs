@@ -94,8 +94,7 @@ async fn keep_connecting(engine: &Arc<Engine>, tell_started: oneshot::Sender<Res
                     Some(tell) => drop(tell.send(Ok(()))),
                     None => engine.stats.reconnects.one(),
                 }
-                let control =
-                    Controlled { engine, session, registration, notifications, overruns_told: None };
+                let control = Controlled { engine, session, registration, notifications, overruns_told: None };
                 if let Served::Left(left) = control.serve().await {
                     return left;
                 }

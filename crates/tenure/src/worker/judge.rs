@@ -107,7 +107,10 @@ fn timed_out(run: &JobRun, text: String) -> Ending {
 fn timeout_text(run: &JobRun) -> String {
     let (limit, ran) = (timeout_of(run), run.began.elapsed());
     if run.is_alone() && ran > limit + OVERRUN_NOTICE {
-        return format!("the handler was aborted at {limit:?}, its timeout, and went on for {:?}", rounded(ran - limit));
+        return format!(
+            "the handler was aborted at {limit:?}, its timeout, and went on for {:?}",
+            rounded(ran - limit)
+        );
     }
     format!("the handler was aborted after {limit:?}, its timeout")
 }
@@ -134,8 +137,11 @@ fn failed(run: &JobRun, fail: &Fail) -> Ending {
 
 fn failure(run: &JobRun, fail: &Fail) -> Box<Failure> {
     let verdict = fail.verdict();
-    let asked = verdict.delay(SystemTime::now());
-    let delay = asked.or_else(|| policy_of(run).filter(|_| verdict == Verdict::Retry).map(|policy| delay_by(run, policy)));
+    let spread =
+        |delay| if fail.is_spread() { RetryPolicy::fixed(delay).delay(run.attempt, fastrand::f64()) } else { delay };
+    let asked = verdict.delay(SystemTime::now()).map(spread);
+    let delay =
+        asked.or_else(|| policy_of(run).filter(|_| verdict == Verdict::Retry).map(|policy| delay_by(run, policy)));
     Box::new(Failure {
         verdict: verdict.as_str(),
         delay_ms: delay.map(millis),

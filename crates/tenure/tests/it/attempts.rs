@@ -123,7 +123,10 @@ async fn a_blocked_thread_keeps_its_job_past_the_timeout_and_it_starts_nowhere_e
         let seen = job(&client, id).await;
         assert_eq!((seen.status, seen.attempt, seen.worker.as_deref()), (State::Running, 1, Some("holder")));
         let workers = client.workers().await.unwrap();
-        assert_eq!(workers.iter().map(|w| (w.name.as_str(), w.overruns)).collect::<Vec<_>>(), [("holder", 1), ("other", 0)]);
+        assert_eq!(
+            workers.iter().map(|w| (w.name.as_str(), w.overruns)).collect::<Vec<_>>(),
+            [("holder", 1), ("other", 0)]
+        );
         assert_eq!((holder.stats().overruns, holder.stats().timeouts, other.stats().started), (1, 0, 0));
 
         stuck.gate.open();
@@ -131,7 +134,10 @@ async fn a_blocked_thread_keeps_its_job_past_the_timeout_and_it_starts_nowhere_e
         assert!(stuck.was_told.load(SeqCst), "the thread can see that its time is up");
         assert!(!stuck.overlaps(), "{:?}", stuck.runs.runs());
         let error = only_error(&client, id).await;
-        assert_eq!((error.attempt, error.cause.as_str(), details(&error)["timeout_ms"].clone()), (1, "timeout", json!(200)));
+        assert_eq!(
+            (error.attempt, error.cause.as_str(), details(&error)["timeout_ms"].clone()),
+            (1, "timeout", json!(200))
+        );
         assert!(details(&error)["ran_ms"].as_u64().unwrap() > 1000, "{error:?}");
         until("the overrun to be over", async || client.workers().await.unwrap().iter().all(|w| w.overruns == 0)).await;
     })
@@ -177,7 +183,8 @@ async fn a_handler_that_blocks_the_runtimes_thread_is_taken_over_too_and_cannot_
                         tokio::task::block_in_place(|| {
                             tokio::runtime::Handle::current().block_on(async {
                                 at.pass().await;
-                                let (mut own, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+                                let (mut own, connection) =
+                                    tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
                                 tokio::spawn(connection);
                                 let mut tx = own.transaction().await.unwrap();
                                 let late = ctx.complete_in(&mut tx, &"late").await;
@@ -320,6 +327,34 @@ async fn a_retry_policy_that_panics_costs_neither_its_job_nor_its_slot() {
         for id in ids {
             assert_eq!(job(&client, id).await.status, State::Retrying);
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_retry_after_says_is_waited_for_and_a_little_more() {
+    with_database(async |db| {
+        let client = db.client().await;
+        let mut ids = Vec::new();
+        for n in 0..20 {
+            ids.push(client.enqueue(step(n)).await.unwrap());
+        }
+        let mut worker = worker(db)
+            .handle(|_: Context, _: Step| async move { tenure::classify::http_status(429, Some("1000")) })
+            .drain(true)
+            .start()
+            .await
+            .unwrap();
+        worker.join().await;
+        let mut delays = Vec::new();
+        for id in ids {
+            let error = only_error(&client, id).await;
+            let delay = job(&client, id).await.run_at.duration_since(error.failed_at).unwrap();
+            assert!(delay >= 1000 * SECOND && delay <= 1251 * SECOND, "{delay:?}");
+            delays.push(delay);
+        }
+        delays.sort_unstable();
+        assert!(delays[19] - delays[0] > 20 * SECOND, "they were refused together and come back spread: {delays:?}");
     })
     .await;
 }

@@ -285,7 +285,8 @@ async fn of_many_failed_attempts_the_first_and_the_last_twenty_are_kept() {
             }
             hand.rewind();
         }
-        let kept: Vec<i16> = stage.one("select array_agg(attempt order by attempt) from tenure.attempt_error", &[]).await;
+        let kept: Vec<i16> =
+            stage.one("select array_agg(attempt order by attempt) from tenure.attempt_error", &[]).await;
         assert_eq!(kept, (1..=20).chain([30]).chain(81..=100).collect::<Vec<_>>());
         let buried = "select json_array_length(errors)::bigint from tenure.dead_letter where job_id = $1";
         assert_eq!(stage.count(buried, &[&id]).await, 41);
@@ -299,7 +300,8 @@ async fn nonsense_delays_are_brought_into_bounds_and_a_thousand_backoffs_stay_wi
         for (delay_ms, expected) in [(i64::MIN, 0.0), (-1, 0.0), (i64::MAX, 315_576_000.0)] {
             let (hand, jobs) = claimed(stage, 1).await;
             assert_eq!(hand.fail(&jobs[0], "retry", Some(delay_ms)).await.unwrap(), "retrying");
-            let due = "select coalesce(extract(epoch from max(due_at) - clock_timestamp())::float8, 0) from tenure.later";
+            let due =
+                "select coalesce(extract(epoch from max(due_at) - clock_timestamp())::float8, 0) from tenure.later";
             let delay: f64 = stage.one(due, &[]).await;
             assert!((delay - expected).abs() < 60.0, "{delay_ms} ms: {delay} s");
             stage.execute("select tenure.cancel($1)", &[&jobs[0].job]).await;
@@ -335,7 +337,8 @@ async fn what_a_worker_could_not_stop_goes_back_without_an_attempt_when_its_proc
         assert_eq!(stage.count(overrun, &[&stuck]).await, 1);
         stage.expire(hand.worker).await;
         assert_eq!(stage.rescue().await, 2);
-        let causes = "select coalesce(string_agg(cause, ',' order by job_id), '') from tenure.attempt_error where job_id = $1";
+        let causes =
+            "select coalesce(string_agg(cause, ',' order by job_id), '') from tenure.attempt_error where job_id = $1";
         assert_eq!(stage.one::<String>(causes, &[&stuck]).await, "");
         assert_eq!(stage.one::<String>(causes, &[&jobs[1].job]).await, "worker_lost");
         let message: String = stage.one("select message from tenure.attempt_error", &[]).await;

@@ -1,6 +1,8 @@
 //! Real worker processes: killed, frozen, cut off, behind a pooler; each test plays one scenario.
 
-use tenure_scenarios::scenario::{cost, duty, freeze, handling, kill, long, names, notify, outage, plans, poison, pooler};
+use tenure_scenarios::scenario::{
+    cost, duty, freeze, handling, kill, long, names, notify, outage, plans, poison, pooler,
+};
 use tenure_scenarios::{Measure, Size, Stage, assert_held, on_stage};
 
 async fn check(play: impl AsyncFnOnce(&Stage) -> Vec<Measure>) {

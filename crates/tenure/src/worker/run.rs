@@ -22,10 +22,11 @@ pub(super) async fn run(engine: &Arc<Engine>, mut job: Job) {
     if !run.is_alone() {
         outlast_threads(&run, &finish).await;
     }
+    let now = Instant::now();
     if !matches!(finish, Finish::Aborted) {
-        engine.kinds[run.kind].observe(run.began.elapsed());
+        engine.kinds[run.kind].observe(now - run.began);
     }
-    report(&run, finish);
+    report(&run, finish, now);
 }
 
 /// A handler that returned in spite of an abort has returned: what it did is done.
@@ -83,9 +84,9 @@ pub(super) fn give_up(run: &JobRun) {
     }
 }
 
-fn report(run: &JobRun, finish: Finish) {
+fn report(run: &JobRun, finish: Finish, now: Instant) {
     if !run.reported.swap(true, AcqRel) {
-        put(run, judged(run, finish, Instant::now()));
+        put(run, judged(run, finish, now));
     } else if matches!(finish, Finish::Returned(_) | Finish::Panicked(_)) {
         run.engine.stats.late_ends.one();
         tracing::warn!(job = %run.job(), lease = run.fence(), "a handler returned after its attempt had been given up: refused");

@@ -52,9 +52,14 @@ pub async fn run(command: &str, ctx: Context, payload: RawJson) -> Result<Option
                 status
             }
             // All pipes are closed: what is left is to wait for the end.
-            _ = &mut reading => ended(&mut child, &ctx, &group).await?,
+            _ = &mut reading => {
+                let status = ended(&mut child, &ctx, &group).await?;
+                drop(group);
+                status
+            }
         }
     };
+    // From here on the group's number may belong to somebody else: it is signalled no more.
     judge(command, &ctx, status, &out, &err.err).await
 }
 

@@ -11,10 +11,8 @@ pub enum Failure {
     /// Exit code 1: it was tried and did not work.
     Failed(anyhow::Error),
     /// Exit code 2: what was typed makes no sense; nothing was tried.
-    #[allow(dead_code)]
     Usage(String),
     /// Exit code 3: what was named does not exist.
-    #[allow(dead_code)]
     NotFound(String),
 }
 

@@ -36,19 +36,32 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, none: &str) -> io::Result<
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| harmless(cell).replace(['\n', '\t'], " ")));
     }
     let padded = table.to_string();
     padded.lines().try_for_each(|row| line(row.trim()))
 }
 
-/// Names and values, one a line.
+/// Names and values, one a line; further lines of a value are indented.
 pub fn facts(facts: &[(&str, String)]) -> io::Result<()> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     facts.iter().filter(|(_, value)| !value.is_empty()).try_for_each(|(name, value)| {
-        let indented = value.replace('\n', &format!("\n{:width$}  ", ""));
+        let indented = harmless(value).replace('\n', &format!("\n{:width$}  ", ""));
         line(&format!("{name:width$}  {indented}"))
     })
+}
+
+/// A text that came from elsewhere, without what a terminal would obey: the escape sequences in a program's stderr, or
+/// a remote server's error, could retitle the window, move the cursor over other lines, or write to the clipboard.
+fn harmless(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        // U+2400 and the following are pictures of the control characters.
+        '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(c)).unwrap_or(char::REPLACEMENT_CHARACTER),
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.replace("\r\n", "\n").chars().map(shown).collect()
 }
 
 /// An instant in RFC 3339, UTC, to the millisecond.
@@ -107,6 +120,15 @@ mod tests {
         assert_eq!(relative(now - Duration::from_secs(5), now), "5s ago");
         assert_eq!(relative(now + Duration::from_secs(65), now), "in 1m 5s");
         assert_eq!(instant(now), "1970-01-12T13:46:40.000Z");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_instead() {
+        let check = |text: &str, expected: &str| assert_eq!(harmless(text), expected);
+        check("a\tb\r\nc", "a\tb\nc");
+        check("\x1b[2Jx\x07\0", "\u{241b}[2Jx\u{2407}\u{2400}");
+        check("50%\r100%", "50%\u{240d}100%");
+        check("\u{9b}2J\u{7f}ä", "\u{fffd}2J\u{fffd}ä");
     }
 
     #[test]

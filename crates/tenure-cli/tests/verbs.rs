@@ -198,6 +198,90 @@ async fn what_does_not_exist_ends_with_3() {
     .await;
 }
 
+/// From now on the database refuses every end of this job.
+async fn refuse_the_end_of(db: &TestDatabase, table: &str, job: &str) {
+    let sql = format!(
+        "create function public.refuse() returns trigger language plpgsql as \
+         $$ begin if new.job_id = {job} then raise 'no room for it' using errcode = '53100'; end if; return new; end $$; \
+         create trigger refuse before insert on tenure.{table} for each row execute function public.refuse()"
+    );
+    db.sql().await.batch_execute(&sql).await.expect("a trigger");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_before_an_error_is_said() {
+    with_database(async |db| {
+        let ids: Vec<_> = (0..3).map(|_| tenure(db, &["enqueue", "k", "1"]).out.trim().to_owned()).collect();
+        let [first, second, third] = [&ids[0], &ids[1], &ids[2]];
+        refuse_the_end_of(db, "outcome", second).await;
+        let end = tenure(db, &["job", "cancel", first, second, third]);
+        assert_eq!((end.code, end.out), (1, format!("{first} cancelled\n")));
+        assert!(end.said.contains("no room for it"), "{}", end.said);
+        let end = tenure(db, &["job", "cancel", first, second, "--json"]);
+        let said = format!("[{{\"answer\":\"already cancelled\",\"id\":{first}}}]\n");
+        assert_eq!((end.code, end.out), (1, said));
+        assert_eq!(tenure(db, &["job", "cancel", third]).out, format!("{third} cancelled\n"));
+        assert_eq!(tenure(db, &["job", "cancel", second]).out, "");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_that_were_dealt_with_before_an_error_are_named() {
+    with_database(async |db| {
+        let ids: Vec<_> = (0..3).map(|_| tenure(db, &["enqueue", "k", "1"]).out.trim().to_owned()).collect();
+        let client = db.client().await;
+        let mut worker = tenure::Worker::builder(db.url())
+            .queue("default", 1)
+            .handle_raw("k", tenure::KindOptions::new(), |_, _| async { Err(tenure::Fail::permanent("\u{1b}[2Jbad")) })
+            .drain(true)
+            .start()
+            .await
+            .expect("a worker");
+        worker.join().await;
+        let [first, second, third] = [&ids[0], &ids[1], &ids[2]];
+        // The second was requeued by somebody else meanwhile.
+        client.requeue(second.parse::<i64>().expect("an id").into(), None).await.expect("requeued");
+        let end = tenure(db, &["dead", "requeue", first, second, third, "--json"]);
+        let answer: Value = serde_json::from_str(&end.out).unwrap_or_else(|e| panic!("{e}: {end:?}"));
+        assert_eq!(
+            (end.code, answer[0]["id"].to_string(), answer.as_array().map(Vec::len)),
+            (1, first.clone(), Some(1))
+        );
+        assert!(end.said.contains(second.as_str()), "{}", end.said);
+
+        let shown = tenure(db, &["dead", "show", third]);
+        assert!(shown.out.contains("message          \u{241b}[2Jbad"), "{}", shown.out);
+        assert!(!shown.out.contains('\u{1b}') && !tenure(db, &["job", "show", third]).out.contains('\u{1b}'));
+        assert!(!tenure(db, &["dead", "list"]).out.contains('\u{1b}'));
+        let end = tenure(db, &["dead", "list", "--cause", "eror"]);
+        assert!(
+            end.said.contains("\"eror\" is none of the causes") && end.said.contains("error, panic"),
+            "{}",
+            end.said
+        );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_never_ends_is_refused() {
+    with_database(async |db| {
+        let endless = std::fs::File::open("/dev/zero").expect("zeros");
+        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .args(["enqueue", "k", "-"])
+            .env("DATABASE_URL", db.url())
+            .stdin(endless)
+            .output()
+            .expect("tenure ends");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("longer than 16777216 bytes") && said.contains("enqueue its id"), "{said}");
+        assert_eq!(stored(db).await, 0);
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_are_paused_and_resumed() {
     with_database(async |db| {
@@ -277,6 +361,8 @@ fn every_verb_explains_itself_with_examples() {
         &["dead", "requeue"],
         &["dead", "discard"],
         &["status"],
+        &["work"],
+        &["demo"],
     ];
     for verb in verbs {
         let output =

@@ -92,7 +92,7 @@ pub const UNKNOWN_KIND_JOBS: Sized<usize> = sized(1_000, 1_000);
 pub const SHUTDOWN_JOB: Sized<Duration> = seconds(60, 60);
 /// Grace of the shutdown scenario.
 pub const SHUTDOWN_GRACE: Sized<Duration> = seconds(4, 10);
-/// Jobs that run in the kill scenario S04, and its lease.
+/// Jobs that run while all workers are killed, and the lease.
 pub const KILLED_JOBS: Sized<usize> = sized(12, 50);
 /// See [`KILLED_JOBS`].
 pub const KILLED_LEASE: Sized<Duration> = seconds(4, 10);

@@ -25,6 +25,6 @@ grant select on tenure.jobs to tenure_viewer, tenure_worker, tenure_producer, te
 grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.worker_list, tenure.replacement, tenure.migration to tenure_viewer, tenure_admin, tenure_worker;
 
 grant execute on function tenure.cancel, tenure.requeue, tenure.discard, tenure.pause, tenure.resume, tenure.rescue, tenure.promote, tenure.tick to tenure_admin;
-grant execute on function tenure.cancel to tenure_producer;
+grant execute on function tenure.cancel to tenure_producer, tenure_worker;
 -- Waiting for the end of a job says why it died.
 grant select on tenure.dead_letter to tenure_producer;

@@ -269,6 +269,7 @@ function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts smallint, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
+function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
 function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[]) returns bit varying
 function cut_text(p_text text) returns text
 function declare_dead() returns integer
@@ -280,6 +281,7 @@ function idempotency_key_of(p_job tenure.job) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
 function join_bits(bit varying) returns bit varying
+function lane_of(p_priority smallint, p_flags smallint) returns smallint
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
 function limit_idle(p_ms bigint) returns void
 function lock_class() returns integer
@@ -291,7 +293,6 @@ function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
-function promote_block(p_block bigint) returns void
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
 function refuse(p_state text, p_message text, p_hint text) returns void
@@ -302,6 +303,7 @@ function second_sighting_at(w tenure.worker) returns timestamp with time zone
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
 function storable(p_json json) returns json
+function take_cancel_requests(p_jobs bigint[]) returns bigint[]
 function take_inbox(p_txid xid8, p_limit integer) returns TABLE(n bigint, job_id bigint)
 function take_left_behind() returns bigint
 function take_waiting(p_job bigint) returns smallint

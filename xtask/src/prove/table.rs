@@ -20,16 +20,22 @@ pub(crate) fn print(topic: &str, quick: bool, as_json: bool, lines: &[Measure]) 
     } else {
         println!("{}", table(lines));
     }
-    let broken = lines.iter().filter(|line| line.held() == Some(false)).count();
-    match broken {
-        0 => Ok(()),
-        n => bail!("{n} of {} bounds do not hold", lines.iter().filter(|line| line.held().is_some()).count()),
+    let broken: Vec<String> = lines.iter().filter(|line| line.held() == Some(false)).map(in_words).collect();
+    if broken.is_empty() {
+        return Ok(());
     }
+    let bounds = lines.iter().filter(|line| line.held().is_some()).count();
+    // Named once more: of a long output, often only the end is kept.
+    bail!("{} of {bounds} bounds do not hold\n{}", broken.len(), broken.join("\n"))
+}
+
+fn in_words(line: &Measure) -> String {
+    format!("  {}: {} {}, where the bound is {}", line.claim, Number(line.measured), line.unit, line.bound)
 }
 
 fn table(lines: &[Measure]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["claim", "bound", "measured", "held"]);
     for line in lines {
         let measured = format!("{} {}", Number(line.measured), line.unit);

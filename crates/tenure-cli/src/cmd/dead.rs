@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
-use tenure::{Client, DeadFilter, DeadLetter, JobId, RawJson};
+use tenure::{Cause, Client, DeadFilter, DeadLetter, JobId, RawJson};
 
 use super::job::print_attempts;
 use crate::connection::Connection;
@@ -32,7 +32,8 @@ struct Filter {
     #[arg(long)]
     kind: Option<String>,
 
-    /// Only with this cause: error, panic, timeout, exit, signal, worker_lost …
+    /// Only with this cause: error, panic, timeout, exit, signal, worker_lost, lease_lost, payload, or one that a
+    /// program in SQL named
     #[arg(long)]
     cause: Option<String>,
 
@@ -44,6 +45,17 @@ struct Filter {
 impl Filter {
     fn is_empty(&self) -> bool {
         self.queue.is_none() && self.kind.is_none() && self.cause.is_none() && self.before.is_none()
+    }
+
+    /// What to say when it finds nothing. A cause may be any text, so that one with a slip in it cannot be refused.
+    fn none(&self) -> String {
+        let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
+        match &self.cause {
+            Some(cause) if !known.contains(&cause.as_str()) => {
+                format!("no dead letters; {cause:?} is none of the causes that tenure names: {}", known.join(", "))
+            }
+            Some(_) | None => "no dead letters".to_owned(),
+        }
     }
 
     /// Whether an empty one was meant is decided before.
@@ -224,7 +236,7 @@ async fn list(args: List) -> Outcome {
         ]
     };
     let header = ["ID", "KIND", "QUEUE", "ATTEMPT", "DIED", "CAUSE", "MESSAGE"];
-    output::table(&header, letters.iter().map(row).collect(), "no dead letters")?;
+    output::table(&header, letters.iter().map(row).collect(), &args.filter.none())?;
     if letters.len() == args.limit
         && let Some(last) = letters.last()
     {
@@ -279,22 +291,26 @@ async fn requeue(args: Requeue) -> Outcome {
         // A closed stdout is no reason to stop half way.
         let _ = print_unless(args.json, chunk.iter().map(|(old, new)| format!("{old} requeued as {new}")));
     };
-    match named {
+    let done = match named {
         Named::Filter(filter) => {
-            client.requeue_dead(&filter, args.per_second, note).await?;
+            client.requeue_dead(&filter, args.per_second, &mut note).await.map(drop).map_err(Failure::from)
         }
-        Named::Ids(ids) => {
-            refuse_unknown(&client, &ids).await?;
-            for id in ids {
-                note(&[(id, client.requeue(id, payload.clone()).await?)]);
-            }
-        }
+        Named::Ids(ids) => requeue_each(&client, ids, payload, &mut note).await,
+    };
+    conclude(done, "requeued", args.json, moved.iter().map(|(old, new)| json!({ "id": old, "new_id": new })).collect())
+}
+
+async fn requeue_each(
+    client: &Client,
+    ids: Vec<JobId>,
+    payload: Option<RawJson>,
+    mut note: impl FnMut(&[(JobId, JobId)]),
+) -> Result<(), Failure> {
+    refuse_unknown(client, &ids).await?;
+    for id in ids {
+        note(&[(id, client.requeue(id, payload.clone()).await?)]);
     }
-    match args.json {
-        true => output::json(&moved.iter().map(|(old, new)| json!({ "id": old, "new_id": new })).collect::<Vec<_>>())?,
-        false => eprintln!("requeued {}", moved.len()),
-    }
-    Ok(0)
+    Ok(())
 }
 
 async fn discard(args: Discard) -> Outcome {
@@ -305,24 +321,32 @@ async fn discard(args: Discard) -> Outcome {
         gone.extend_from_slice(chunk);
         let _ = print_unless(args.json, chunk.iter().map(|id| format!("{id} discarded")));
     };
-    match named {
-        Named::Filter(filter) => {
-            client.discard_dead(&filter, note).await?;
-        }
-        Named::Ids(ids) => {
-            refuse_unknown(&client, &ids).await?;
-            for id in ids {
-                if client.discard(id).await? {
-                    note(&[id]);
-                }
-            }
+    let done = match named {
+        Named::Filter(filter) => client.discard_dead(&filter, &mut note).await.map(drop).map_err(Failure::from),
+        Named::Ids(ids) => discard_each(&client, ids, &mut note).await,
+    };
+    conclude(done, "discarded", args.json, gone.iter().map(|id| json!(id)).collect())
+}
+
+async fn discard_each(client: &Client, ids: Vec<JobId>, mut note: impl FnMut(&[JobId])) -> Result<(), Failure> {
+    refuse_unknown(client, &ids).await?;
+    for id in ids {
+        if client.discard(id).await? {
+            note(&[id]);
         }
     }
-    match args.json {
-        true => output::json(&gone)?,
-        false => eprintln!("discarded {}", gone.len()),
+    Ok(())
+}
+
+/// Says what was done, also when the rest could not be.
+fn conclude(done: Result<(), Failure>, verb: &str, json: bool, rows: Vec<serde_json::Value>) -> Outcome {
+    if done.is_ok() || !rows.is_empty() {
+        match json {
+            true => output::json(&rows)?,
+            false => eprintln!("{verb} {}", rows.len()),
+        }
     }
-    Ok(0)
+    done.map(|()| 0)
 }
 
 fn print_unless(json: bool, mut lines: impl Iterator<Item = String>) -> std::io::Result<()> {

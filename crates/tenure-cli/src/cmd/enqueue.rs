@@ -1,10 +1,11 @@
 //! `tenure enqueue`: one job from the command line, or many from a file.
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use tenure::{Enqueue, JobOptions, RawJson};
+use tenure::{Enqueue, JobOptions, RawJson, limits};
 
 use super::ndjson;
 use crate::connection::Connection;
@@ -110,7 +111,7 @@ async fn one(args: &EnqueueArgs, options: JobOptions) -> Outcome {
         return Err(Failure::Usage("KIND and JSON are missing".to_owned()));
     };
     let text = match payload.as_str() {
-        "-" => std::io::read_to_string(std::io::stdin())?,
+        "-" => payload_of(std::io::stdin().lock())?,
         text => text.to_owned(),
     };
     let shown = output::start_of(&text, 60);
@@ -123,6 +124,19 @@ async fn one(args: &EnqueueArgs, options: JobOptions) -> Outcome {
         false => output::line(&id.to_string())?,
     }
     Ok(0)
+}
+
+/// Reads a payload to its end, or until it is too large: whoever writes it may never end.
+fn payload_of(input: impl Read) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    input.take(limits::PAYLOAD_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > limits::PAYLOAD_BYTES_MAX {
+        return Err(Failure::Usage(format!(
+            "the payload on standard input is longer than {} bytes\n        store the document elsewhere and enqueue its id",
+            limits::PAYLOAD_BYTES_MAX
+        )));
+    }
+    String::from_utf8(bytes).map_err(|_| Failure::Usage("the payload on standard input is not UTF-8".to_owned()))
 }
 
 async fn many(args: &EnqueueArgs, file: PathBuf, options: JobOptions) -> Outcome {

@@ -216,24 +216,36 @@ pub fn no_such_job(id: JobId) -> Failure {
 async fn cancel(args: Cancel) -> Outcome {
     let client = args.connection.connect().await?;
     let mut answers = Vec::new();
-    for id in args.ids {
-        answers.push((id, cancel_one(&client, id).await?));
+    let done = cancel_each(&client, &args.ids, |id, answer| answers.push((id, answer))).await;
+    // What was done is said also when the rest could not be.
+    if done.is_ok() || !answers.is_empty() {
+        print_answers(&answers, args.json)?;
     }
-    if args.json {
-        let rows: Vec<_> = answers
-            .iter()
-            .map(|(id, answer)| json!({ "id": id, "answer": answer.map_or("unknown", Cancelled::as_str) }))
-            .collect();
-        output::json(&rows)?;
-    } else {
-        for (id, answer) in &answers {
-            output::line(&format!("{id} {}", answer.map_or("unknown", Cancelled::as_str)))?;
-        }
-    }
+    done?;
     match answers.iter().find(|(_, answer)| answer.is_none()) {
         Some((id, _)) => Err(no_such_job(*id)),
         None => Ok(0),
     }
+}
+
+async fn cancel_each(
+    client: &Client,
+    ids: &[JobId],
+    mut note: impl FnMut(JobId, Option<Cancelled>),
+) -> Result<(), Error> {
+    for id in ids {
+        note(*id, cancel_one(client, *id).await?);
+    }
+    Ok(())
+}
+
+fn print_answers(answers: &[(JobId, Option<Cancelled>)], json: bool) -> anyhow::Result<()> {
+    let text = |answer: &Option<Cancelled>| answer.map_or("unknown", Cancelled::as_str);
+    if json {
+        let rows: Vec<_> = answers.iter().map(|(id, answer)| json!({ "id": id, "answer": text(answer) })).collect();
+        return output::json(&rows);
+    }
+    answers.iter().try_for_each(|(id, answer)| Ok(output::line(&format!("{id} {}", text(answer)))?))
 }
 
 /// None: there is no such job.

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::exec;
 use crate::exit::{Failure, Outcome};
 use crate::signals::Signals;
-use crate::when;
+use crate::{output, when};
 
 /// Run jobs with programs
 ///
@@ -70,7 +70,7 @@ pub async fn run(args: Work) -> Outcome {
     let mut worker = start(&args).await?;
     announce(&args, &worker);
     let summary = until_stopped(&mut worker, &mut signals).await;
-    report(&summary)
+    report(&args, &summary)
 }
 
 async fn start(args: &Work) -> Result<RunningWorker, tenure::Error> {
@@ -128,7 +128,7 @@ fn announce(args: &Work, worker: &RunningWorker) {
     eprintln!("tenure: worker {id} runs {} from {queues}", kinds.join(", "));
 }
 
-fn report(summary: &Summary) -> Outcome {
+fn report(args: &Work, summary: &Summary) -> Outcome {
     let stats = &summary.stats;
     eprintln!(
         "tenure: {} completed, {} failed ({} dead), {} cancelled, {} given back",
@@ -141,8 +141,13 @@ fn report(summary: &Summary) -> Outcome {
         )));
     }
     if !summary.clean {
+        // Without a pooler the end of this process is noticed by the lock that it held.
+        let when = match args.connection.pooler {
+            true => format!("after the lease of {}", output::rough(args.lease)),
+            false => "within a few seconds of this process's end".to_owned(),
+        };
         return Err(Failure::Failed(anyhow::anyhow!(
-            "not everything could be finished or given back in time; what is left runs elsewhere after the lease"
+            "not everything could be finished or given back in time; what is left runs elsewhere {when}"
         )));
     }
     Ok(0)

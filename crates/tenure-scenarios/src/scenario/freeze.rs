@@ -157,12 +157,13 @@ pub async fn frozen_before_commit(stage: &Stage) -> Vec<Measure> {
     freeze(stage, &late).await;
     let other = stage.start(stage.worker("other").lease(LEASE_SHORT)).await;
     let mut longest = 0.0_f64;
-    while stage.starts(once).await < 2 || stage.starts(beside).await < 2 {
+    until_within(Duration::from_secs(60), "both jobs have started again", async || {
         let start = Instant::now();
         stage.execute("select tenure.rescue()", &[]).await;
         longest = longest.max(start.elapsed().as_secs_f64());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        stage.starts(once).await >= 2 && stage.starts(beside).await >= 2
+    })
+    .await;
     late.wake();
     stage.completed(2, Duration::from_secs(30)).await;
     let attempt = "select attempt::int from tenure.outcome where job_id = $1";

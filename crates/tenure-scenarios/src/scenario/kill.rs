@@ -39,8 +39,9 @@ async fn busiest(stage: &Stage, workers: &[WorkerProcess]) -> usize {
     busy.expect("a worker that runs something")
 }
 
+/// The largest; without any there was nothing to measure, which holds no bound.
 fn largest(values: &[f64]) -> f64 {
-    values.iter().copied().fold(0.0, f64::max)
+    values.iter().copied().reduce(f64::max).unwrap_or(f64::INFINITY)
 }
 
 /// A worker is killed while it runs jobs and another one is there, again and again.

@@ -40,15 +40,14 @@ pub async fn nasty_names(stage: &Stage) -> Vec<Measure> {
     for name in NAMES {
         let start = Instant::now();
         literal += usize::from(through_everything(stage, &client, name).await);
-        longest = longest.max(start.elapsed().as_secs_f64() / 12.0);
+        longest = longest.max(start.elapsed().as_secs_f64());
     }
     let megabyte = "x".repeat(1_000_000);
     let payload = RawJson::of(&1).expect("JSON");
     let refused = client.enqueue(Enqueue::raw(&megabyte, payload)).await.is_err();
     let mut schemas = 0;
     for name in NAMES {
-        schemas +=
-            usize::from(Client::builder(stage.url()).schema(*name).connect_lazy().is_ok_and(|_| *name != "null"));
+        schemas += usize::from(Client::builder(stage.url()).schema(*name).connect_lazy().is_ok());
     }
     let canary = stage
         .count("select count(*) + (select count(*) from pg_tables where tablename = 'canary') - 1 from canary", &[])
@@ -58,7 +57,8 @@ pub async fn nasty_names(stage: &Stage) -> Vec<Measure> {
         Measure::count("a name of 1 MB is refused", 1, usize::from(refused)),
         Measure::count("nasty names accepted as a schema", 0, schemas),
         Measure::count("rows of somebody else's table", 100, canary as usize),
-        Measure::new("the longest call", Bound::AtMost(1.0), longest, "s"),
+        // Less than the five seconds that some of the names would sleep for, if anything ran them.
+        Measure::new("all calls with one name, the longest", Bound::AtMost(2.0), longest, "s"),
     ]
 }
 

@@ -20,12 +20,23 @@ $$;
 create or replace function tenure.mask_of(p_job bigint) returns bit(128)
 language sql immutable as $$ select set_bit(0::bit(128), (p_job & 127)::integer, 1) $$;
 
--- The mask of the first p_count bits that are set in p_mask.
+-- The mask of the first p_count bits that are set in p_mask: its shortest prefix with so many. It ends at the first try for jobs side by
+-- side; otherwise it must be longer by at least as many bits as are missing.
 create or replace function tenure.mask_first(p_mask bit(128), p_count integer) returns bit(128)
-language sql immutable as $$
-  select coalesce(bit_or(set_bit(0::bit(128), q.i, 1)), 0::bit(128))
-  from (select i from generate_series(0, 127) as i where get_bit(p_mask, i) = 1 order by i limit p_count) q
-$$;
+language plpgsql immutable as $$
+declare
+  v_length integer := position(b'1' in p_mask) - 1 + p_count;
+  v_prefix bit(128);
+  v_missing integer;
+begin
+  loop
+    v_prefix := p_mask & ~ ((~ 0::bit(128)) >> v_length);
+    v_missing := p_count - bit_count(v_prefix);
+    exit when v_missing <= 0 or v_length >= 128;
+    v_length := v_length + v_missing;
+  end loop;
+  return v_prefix;
+end $$;
 
 -- The mask of a fresh bundle of p_count jobs.
 create or replace function tenure.mask_fresh(p_count integer) returns bit(128)

@@ -3,7 +3,7 @@
 -- Locks: one row of ready, later or held, or none. A job moves between those tables; it is looked for again a few times.
 create or replace function tenure.cancel(p_job bigint) returns text
 language plpgsql security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
 declare
   c_looks constant integer := 10;
   v_now timestamptz := clock_timestamp();
@@ -19,8 +19,11 @@ begin
     end if;
     select l.worker_id into v_worker from tenure.lease l where tenure.slot_of(l.blocks, l.strip, p_job) is not null limit 1;
     if found then
-      insert into tenure.cancel_request (job_id, worker_id) values (p_job, v_worker)
-        on conflict (job_id) do update set worker_id = excluded.worker_id;
+      -- A look first: whoever asks again holds no lock on the request that rescue would meet.
+      if not exists (select from tenure.cancel_request c where c.job_id = p_job and c.worker_id = v_worker) then
+        insert into tenure.cancel_request (job_id, worker_id) values (p_job, v_worker)
+          on conflict (job_id) do update set worker_id = excluded.worker_id;
+      end if;
       perform tenure.tell(v_worker, 'cancel ' || p_job);
       return 'requested';
     end if;
@@ -86,6 +89,21 @@ begin
   return null;
 end $$;
 
+-- take_cancel_requests: removes the requests for these jobs, and returns the jobs. One that somebody's open transaction holds is passed
+-- over: follow_cancels finds it once that has ended.
+create or replace function tenure.take_cancel_requests(p_jobs bigint[]) returns bigint[]
+language plpgsql as $$
+declare
+  v_jobs bigint[];
+begin
+  with free as materialized (
+    select c.job_id from tenure.cancel_request c where c.job_id = any(p_jobs) order by c.job_id for update skip locked),
+  gone as (
+    delete from tenure.cancel_request c where c.job_id = any(array(select f.job_id from free f)) returning c.job_id)
+  select coalesce(array_agg(g.job_id), '{}') into v_jobs from gone g;
+  return v_jobs;
+end $$;
+
 -- cancel_wanted: of these jobs, which have just left this lease without an end of their own, those that somebody wants cancelled. They are
 -- cancelled with that.
 create or replace function tenure.cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
@@ -93,38 +111,45 @@ language plpgsql as $$
 declare
   v_jobs bigint[];
 begin
-  with wanted as (delete from tenure.cancel_request c where c.job_id = any(p_jobs) returning c.job_id)
-    select coalesce(array_agg(w.job_id), '{}') into v_jobs from wanted w;
+  v_jobs := tenure.take_cancel_requests(p_jobs);
   insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
-    select u.job, 'x', p_lease.attempt, p_lease.worker_id, p_lease.id, p_lease.leased_at, clock_timestamp() from unnest(v_jobs) as u(job);
+    select u.job, 'x', p_lease.attempt, p_lease.worker_id, p_lease.id, p_lease.leased_at, greatest(clock_timestamp(), p_lease.leased_at)
+    from unnest(v_jobs) as u(job);
   return v_jobs;
 end $$;
 
 -- follow_cancels: a request is made while its job's attempt ends, or its worker gives the job back: it must not be lost with that. A job
 -- that waits again is cancelled, one that runs elsewhere is asked there, and what is left of ended jobs is removed.
+-- It stops after a tenth of a second; in no order, so that those that cannot be followed do not keep it from the others for ever.
 create or replace function tenure.follow_cancels(p_limit integer default 100) returns void
 language plpgsql as $$
 declare
+  v_end_at constant timestamptz := clock_timestamp() + interval '100 milliseconds';
   v_request record;
   v_attempt smallint;
+  v_worker bigint;
 begin
   if not exists (select from tenure.cancel_request) then
     return;
   end if;
   for v_request in
-    with running as materialized (select n.job_id, l.worker_id from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n)
-    select c.job_id, g.worker_id from tenure.cancel_request c left join running g on g.job_id = c.job_id
-    where g.worker_id is distinct from c.worker_id
-    order by c.job_id limit p_limit
+    select c.job_id from tenure.cancel_request c
+    where not exists (select from tenure.lease l where l.worker_id = c.worker_id and tenure.slot_of(l.blocks, l.strip, c.job_id) is not null)
+    order by random() limit p_limit
   loop
+    exit when clock_timestamp() > v_end_at;
     begin
+      v_worker := null;
       v_attempt := tenure.take_waiting(v_request.job_id);
       if v_attempt is not null then
         insert into tenure.outcome (job_id, state, attempt, finished_at) values (v_request.job_id, 'x', v_attempt, clock_timestamp());
         delete from tenure.cancel_request c where c.job_id = v_request.job_id;
-      elsif v_request.worker_id is not null then
-        update tenure.cancel_request c set worker_id = v_request.worker_id where c.job_id = v_request.job_id;
-        perform tenure.tell(v_request.worker_id, 'cancel ' || v_request.job_id);
+        continue;
+      end if;
+      select l.worker_id into v_worker from tenure.lease l where tenure.slot_of(l.blocks, l.strip, v_request.job_id) is not null limit 1;
+      if found then
+        update tenure.cancel_request c set worker_id = v_worker where c.job_id = v_request.job_id;
+        perform tenure.tell(v_worker, 'cancel ' || v_request.job_id);
       elsif exists (select from tenure.outcome o where o.job_id = v_request.job_id)
          or exists (select from tenure.dead_letter d where d.job_id = v_request.job_id)
          or not exists (select from tenure.job j where j.id = v_request.job_id) then

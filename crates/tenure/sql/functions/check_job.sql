@@ -1,5 +1,5 @@
 -- check_job: refuses what an enqueue must not store. Reads setting only for payloads above the usual limit.
--- Parameters: as enqueue; p_bytes is the largest payload, p_escapes whether any holds a \u escape that jsonb has to look at.
+-- Parameters: as enqueue.
 create or replace function tenure.check_name(p_what text, p_name text) returns void
 language plpgsql immutable as $$
 begin
@@ -60,16 +60,16 @@ begin
   perform tenure.check_name('kind', p_kind);
   perform tenure.check_name('queue', p_queue);
   if p_priority is null or p_priority not between 1 and 4 then
-    perform tenure.refuse('TN002', format('priority %s is outside 1-4', coalesce(p_priority::text, 'null')), '1 is the most urgent, 4 the least; the default is 2.');
+    perform tenure.refuse('TN002', format('priority %s is outside 1 to 4', coalesce(p_priority::text, 'null')), '1 is the most urgent, 4 the least; the default is 2.');
   end if;
   if p_max_attempts is null or p_max_attempts not between 1 and 1000 then
-    perform tenure.refuse('TN002', format('max_attempts %s is outside 1-1000', coalesce(p_max_attempts::text, 'null')), 'The default is 5.');
+    perform tenure.refuse('TN002', format('max_attempts %s is outside 1 to 1000', coalesce(p_max_attempts::text, 'null')), 'The default is 5.');
   end if;
   if p_timeout_ms not between 0 and c_timeout_ms_max then
-    perform tenure.refuse('TN002', format('timeout %s ms is outside 0 and one year', p_timeout_ms), '0 means none; null means the one of the kind.');
+    perform tenure.refuse('TN002', format('timeout %s ms is outside 0 to one year', p_timeout_ms), '0 means none; null means the one of the kind.');
   end if;
   if p_delay_ms not between 0 and c_delay_ms_max then
-    perform tenure.refuse('TN002', format('delay %s ms is outside 0 and 10 years', p_delay_ms), 'A delay is not negative.');
+    perform tenure.refuse('TN002', format('delay %s ms is outside 0 to 10 years', p_delay_ms), 'A delay is not negative.');
   end if;
   if p_run_at > clock_timestamp() + c_years then
     perform tenure.refuse('TN002', format('run_at %s is more than 10 years ahead', p_run_at), 'Name an earlier instant.');

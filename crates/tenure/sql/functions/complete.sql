@@ -6,6 +6,8 @@
 -- Locks: the lease rows. The lease row is the arbiter: rescue, cancel and a handler's own transaction take it too, one wins.
 -- By primary key alone (worker_id + 0): the index by worker leads over all that this worker ever had and somebody's old snapshot keeps.
 -- A lease row that a handler's open transaction holds is not waited for longer than a second (55P03: report the others first).
+-- Errors: TN002 when the arrays do not fit each other, or a lease is named twice.
+-- A clock that was set back, or that of another host after a failover, makes no job end before it started.
 create or replace function tenure.complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[],
                                      p_result_jobs bigint[], p_results json[])
 returns table (lease_id bigint, strip bit varying)
@@ -16,6 +18,7 @@ declare
   v_now timestamptz := clock_timestamp();
   v_done bigint[];
 begin
+  perform tenure.check_strips('complete_many', p_leases, p_strips);
   if tenure.is_alive(p_worker, p_token) then
     with done as (
       select d.id, d.strip from unnest(p_leases, p_strips) as d(id, strip)),
@@ -33,7 +36,7 @@ begin
       select * from gone union all select * from cut),
     stored as (
       insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at, result)
-      select n.job_id, 'c', e.attempt, p_worker, e.id, e.leased_at, v_now, r.result
+      select n.job_id, 'c', e.attempt, p_worker, e.id, e.leased_at, greatest(v_now, e.leased_at), r.result
       from ended e cross join lateral tenure.jobs_in(e.blocks, e.strip) n
       left join unnest(p_result_jobs, p_results) as r(job_id, result) on r.job_id = n.job_id)
     select array(select e.id from ended e) into v_done;
@@ -42,6 +45,9 @@ begin
     end if;
   end if;
   -- Something else has happened to the others: they are looked at one by one.
+  if (select count(distinct l.id) from unnest(p_leases) as l(id)) < cardinality(p_leases) then
+    perform tenure.refuse('TN002', 'complete_many: a lease is named twice', 'Pass one strip per lease, with all its slots that are done.');
+  end if;
   return query
     select d.id, r.strip
     from unnest(p_leases, p_strips) with ordinality as d(id, strip, o)
@@ -69,7 +75,7 @@ begin
   if bit_count(v_still) > 0 then
     perform tenure.leave_lease(v_lease.id, v_lease.strip, v_still);
     insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at, result)
-      select n.job_id, 'c', v_lease.attempt, p_worker, v_lease.id, v_lease.leased_at, clock_timestamp(), r.result
+      select n.job_id, 'c', v_lease.attempt, p_worker, v_lease.id, v_lease.leased_at, greatest(clock_timestamp(), v_lease.leased_at), r.result
       from tenure.jobs_in(v_lease.blocks, v_still) n
       left join unnest(p_result_jobs, p_results) as r(job_id, result) on r.job_id = n.job_id;
   end if;
@@ -108,7 +114,7 @@ begin
   end if;
   perform tenure.leave_lease(v_lease.id, v_lease.strip, set_bit(v_lease.strip & ~ v_lease.strip, v_slot, 1));
   insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at, result)
-    values (p_job, 'c', v_lease.attempt, v_lease.worker_id, v_lease.id, v_lease.leased_at, v_now, p_result);
+    values (p_job, 'c', v_lease.attempt, v_lease.worker_id, v_lease.id, v_lease.leased_at, greatest(v_now, v_lease.leased_at), p_result);
   perform tenure.limit_idle(v_left_ms);
 end $$;
 

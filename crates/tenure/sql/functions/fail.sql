@@ -56,6 +56,7 @@ declare
   v_slot integer;
   v_priority smallint;
   v_max_attempts smallint;
+  v_attempt integer;     -- attempts used from now on
 begin
   if v_verdict is null or v_verdict not in ('retry', 'permanent', 'snooze', 'cancelled') then
     perform tenure.refuse('TN002', format('verdict "%s" is not known', v_verdict), 'It is retry, permanent, snooze or cancelled.');
@@ -68,8 +69,7 @@ begin
   perform tenure.leave_lease(v_lease.id, v_lease.strip, set_bit(v_lease.strip & ~ v_lease.strip, v_slot, 1));
 
   if v_verdict in ('retry', 'snooze') then
-    delete from tenure.cancel_request c where c.job_id = p_job;
-    if found then
+    if cardinality(tenure.take_cancel_requests(array[p_job])) > 0 then
       v_verdict := 'cancelled';
     end if;
   end if;
@@ -77,9 +77,9 @@ begin
     perform tenure.record_error(v_lease, p_job, coalesce(p_entry ->> 'cause', 'error'), coalesce(p_entry ->> 'message', ''), p_entry -> 'details', v_now);
   end if;
   if v_verdict = 'cancelled' then
-    delete from tenure.cancel_request c where c.job_id = p_job;
+    perform tenure.take_cancel_requests(array[p_job]);
     insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
-      values (p_job, 'x', v_lease.attempt, p_worker, p_lease, v_lease.leased_at, v_now);
+      values (p_job, 'x', v_lease.attempt, p_worker, p_lease, v_lease.leased_at, greatest(v_now, v_lease.leased_at));
     return 'cancelled';
   end if;
 
@@ -88,19 +88,21 @@ begin
     perform tenure.bury(p_job, v_lease, coalesce(p_entry ->> 'cause', 'error'), coalesce(p_entry ->> 'message', ''), v_now);
     return 'dead';
   end if;
-  v_delay_ms := least(c_delay_ms_max, greatest(0, coalesce(v_delay_ms, tenure.backoff_ms(v_lease.attempt))));
-  perform pg_current_xact_id();
-  insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask, lease_id)
-    values (p_job >> 7, nextval('tenure.block_id'), v_now + v_delay_ms * interval '1 millisecond',
-            case v_verdict when 'snooze' then 'z' else 'r' end, v_lease.queue, v_priority, v_lease.kind,
-            v_lease.attempt - case v_verdict when 'snooze' then 1 else 0 end, v_lease.flags, tenure.mask_of(p_job), p_lease);
+  v_attempt := v_lease.attempt - case v_verdict when 'snooze' then 1 else 0 end;
   if v_verdict = 'snooze' then
     insert into tenure.snooze as z (job_id, snoozes, lease_id, last_at) values (p_job, 1, p_lease, v_now)
       on conflict (job_id) do update set snoozes = z.snoozes + 1, lease_id = excluded.lease_id, last_at = excluded.last_at;
   end if;
+  v_delay_ms := least(c_delay_ms_max, greatest(0, coalesce(v_delay_ms, tenure.backoff_ms(v_lease.attempt))));
   if v_delay_ms = 0 then
-    perform tenure.promote_block(p_job >> 7);
+    perform tenure.put_ready(array[p_job], v_lease.queue, tenure.lane_of(v_priority, v_lease.flags), v_lease.kind, v_attempt, v_lease.flags);
+    return case v_verdict when 'snooze' then 'snoozed' else 'retrying' end;
   end if;
+  perform pg_current_xact_id();
+  insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask, lease_id)
+    values (p_job >> 7, nextval('tenure.block_id'), v_now + v_delay_ms * interval '1 millisecond',
+            case v_verdict when 'snooze' then 'z' else 'r' end, v_lease.queue, v_priority, v_lease.kind,
+            v_attempt, v_lease.flags, tenure.mask_of(p_job), p_lease);
   return case v_verdict when 'snooze' then 'snoozed' else 'retrying' end;
 end $$;
 

@@ -17,6 +17,16 @@ language sql immutable as $$
   where b.block = p_job >> 7 and get_bit(p_strip, s.slot) = 1
 $$;
 
+-- Refuses reports whose arrays do not fit each other: what lacks a strip would count as done.
+create or replace function tenure.check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
+language plpgsql immutable as $$
+begin
+  if cardinality(p_leases) is distinct from cardinality(p_strips) or array_position(p_leases, null) > 0 or array_position(p_strips, null) > 0 then
+    perform tenure.refuse('TN002', format('%s: %s leases and %s strips do not fit each other', p_verb, coalesce(cardinality(p_leases)::text, 'no'),
+      coalesce(cardinality(p_strips)::text, 'no')), 'Pass one strip per lease, and no nulls.');
+  end if;
+end $$;
+
 -- Takes slots out of a lease row that the caller has locked; the row goes with its last job.
 create or replace function tenure.leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
 language plpgsql as $$
@@ -27,6 +37,12 @@ begin
     update tenure.lease l set strip = l.strip & ~ p_gone where l.id = p_lease;
   end if;
 end $$;
+
+-- The lane of ready that a job waits in: a suspect stays apart from others, however its attempts end, until it is through.
+create or replace function tenure.lane_of(p_priority smallint, p_flags smallint) returns smallint
+language sql immutable as $$
+  select case when p_flags & 1 = 1 then -1::smallint else p_priority end
+$$;
 
 -- Puts jobs, given as ids, back into a lane of ready with new ids that no cursor has passed. Jobs of one block share a row.
 create or replace function tenure.put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void

@@ -1,5 +1,6 @@
 -- pick_jobs: the ids of jobs for a list, newest first. Cheap with millions of jobs: it looks at the table of the one state, counts
 -- bundles and not jobs where bundles are stored, and stops at the limit.
+-- All rows of the last block are looked at, for the jobs of one block stand in them in any order.
 -- Parameters: status, queue and kind (null: any); only ids below p_before (null: from the newest); 1 to 1000 of them.
 -- Locks: none.
 create or replace function tenure.pick_jobs(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer) returns setof bigint
@@ -17,7 +18,7 @@ begin
       return query select n.job_id
         from (select r.block, r.mask from tenure.ready r
               where r.block <= v_before >> 7 and (p_queue is null or r.queue = p_queue) and (p_kind is null or r.kind = p_kind)
-              order by r.block desc limit v_limit + 1) b
+              order by r.block desc fetch first (v_limit + 128) rows with ties) b
         cross join lateral tenure.jobs_in(array[b.block], b.mask) n
         where n.job_id < v_before order by n.job_id desc limit v_limit;
     when p_status in ('scheduled', 'retrying', 'snoozed') then
@@ -25,14 +26,14 @@ begin
         from (select t.block, t.mask from tenure.later t
               where t.block <= v_before >> 7 and t.reason = case p_status when 'scheduled' then 's' when 'retrying' then 'r' else 'z' end::"char"
                 and (p_queue is null or t.queue = p_queue) and (p_kind is null or t.kind = p_kind)
-              order by t.block desc limit v_limit + 128) b
+              order by t.block desc fetch first (v_limit + 128) rows with ties) b
         cross join lateral tenure.jobs_in(array[b.block], b.mask) n
         where n.job_id < v_before order by n.job_id desc limit v_limit;
     when p_status = 'held' then
       return query select n.job_id
         from (select h.block, h.mask from tenure.held h
               where h.block <= v_before >> 7 and (p_queue is null or h.queue = p_queue) and (p_kind is null or h.kind = p_kind)
-              order by h.block desc limit v_limit + 128) b
+              order by h.block desc fetch first (v_limit + 128) rows with ties) b
         cross join lateral tenure.jobs_in(array[b.block], b.mask) n
         where n.job_id < v_before order by n.job_id desc limit v_limit;
     when p_status = 'running' then

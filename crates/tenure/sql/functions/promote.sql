@@ -22,30 +22,14 @@ begin
     returning t.block, t.mask, t.queue, t.priority, t.kind, t.attempt, t.flags),
   -- Jobs of one block that come back together share a row again.
   merged as (
-    select t.block, bit_or(t.mask) as mask, t.queue, t.priority, t.kind, t.attempt, t.flags
+    select t.block, bit_or(t.mask) as mask, t.queue, tenure.lane_of(t.priority, t.flags) as lane, t.kind, t.attempt, t.flags
     from taken t group by t.block, t.queue, t.priority, t.kind, t.attempt, t.flags),
   readied as (
     insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
-    select m.queue, m.priority, nextval('tenure.block_id'), m.kind, m.attempt, m.flags, m.block, m.mask from merged m
+    select m.queue, m.lane, nextval('tenure.block_id'), m.kind, m.attempt, m.flags, m.block, m.mask from merged m
     returning queue, mask)
   select (select count(*) from due), (select sum(bit_count(r.mask)) from readied r), array(select distinct r.queue from readied r)
     into v_rows, v_jobs, v_queues;
   perform tenure.wake_one(q.queue) from unnest(v_queues) as q(queue);
   return json_build_object('promoted', coalesce(v_jobs, 0), 'more', v_rows >= p_limit);
-end $$;
-
--- promote_block: the same for the due rows of one block, at once (a retry without delay).
-create or replace function tenure.promote_block(p_block bigint) returns void
-language plpgsql as $$
-declare
-  v_told bigint;
-begin
-  with taken as (
-    delete from tenure.later t where t.block = p_block and t.due_at <= clock_timestamp()
-    returning t.block, t.mask, t.queue, t.priority, t.kind, t.attempt, t.flags),
-  readied as (
-    insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
-    select t.queue, t.priority, nextval('tenure.block_id'), t.kind, t.attempt, t.flags, t.block, t.mask from taken t
-    returning queue)
-  select count(tenure.wake_one(r.queue)) into v_told from (select distinct queue from readied) r;
 end $$;

@@ -2,6 +2,7 @@
 -- urgent lane, with the attempt not used; -> outcome (cancelled) when somebody wants it cancelled, for the next worker would not know of
 -- that. Parameters as complete_many. Returns the slots that the lease no longer held.
 -- Locks: the lease rows in the order given; none is waited for longer than a second (55P03: release the others first).
+-- Errors: TN002 when the arrays do not fit each other.
 create or replace function tenure.release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[])
 returns table (lease_id bigint, strip bit varying)
 language plpgsql security definer
@@ -15,6 +16,7 @@ declare
   v_jobs bigint[];
   v_cancelled bigint[];
 begin
+  perform tenure.check_strips('release', p_leases, p_strips);
   for i in 1 .. cardinality(p_leases) loop
     v_still := p_strips[i] & ~ p_strips[i];
     if v_alive then

@@ -3,7 +3,7 @@
 -- Errors: TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the row in replacement.
 create or replace function tenure.requeue(p_job bigint, p_payload json default null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
 declare
   v_now timestamptz := clock_timestamp();
   v_block bigint;
@@ -44,7 +44,7 @@ end $$;
 
 -- discard: removes a dead letter and its job for good. False: there is no such dead letter.
 create or replace function tenure.discard(p_job bigint) returns boolean
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
 begin
   delete from tenure.dead_letter d where d.job_id = p_job;
   if not found then

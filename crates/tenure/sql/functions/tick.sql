@@ -1,5 +1,5 @@
 -- tick: all that has to happen now and then, by whoever comes first. Once a second per database: rescue, promote, and cancels whose job has
--- moved; every 30 s the net below them: everything due however old, orphaned leases, rows left in inbox, partitions.
+-- moved; every 30 s the net below them: everything due however old (again at once until nothing is left), orphaned leases, rows left in inbox, partitions.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs}. Locks: a transaction-level advisory lock that only
 -- maintenance takes, without waiting; then those of the duties. A duty that fails is named in a warning and does not stop the others.
@@ -14,6 +14,7 @@ declare
   v_rescue json;
   v_promote json;
   v_net boolean;
+  v_all boolean;
 begin
   if not pg_try_advisory_xact_lock(tenure.lock_class(), 0) then
     return json_build_object('ran', false, 'next_ms', c_interval_ms, 'promoted', 0, 'rescued', 0);
@@ -29,6 +30,8 @@ begin
   end if;
   update tenure.duty d set next_at = v_now + interval '30 seconds' where d.name = 'net' and d.next_at <= v_now;
   v_net := found;
+  update tenure.duty d set next_at = v_now + interval '30 seconds' where d.name = 'overdue' and d.next_at <= v_now;
+  v_all := found;
 
   begin
     v_rescue := tenure.rescue();
@@ -36,7 +39,11 @@ begin
     raise warning 'tenure: rescue failed: % (%)', sqlerrm, sqlstate;
   end;
   begin
-    v_promote := tenure.promote(1000, case when not v_net then interval '60 seconds' end);
+    v_promote := tenure.promote(1000, case when not v_all then interval '60 seconds' end);
+    if v_all and (v_promote ->> 'more')::boolean then
+      -- What became due while no worker was there may be much: it goes on at the next turn.
+      update tenure.duty d set next_at = clock_timestamp() where d.name = 'overdue';
+    end if;
   exception when others then
     raise warning 'tenure: promote failed: % (%)', sqlerrm, sqlstate;
   end;

@@ -222,7 +222,7 @@ create table tenure.duty (
   name    text primary key,
   next_at timestamptz not null
 ) with (fillfactor = 50);
-insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity');
+insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity');
 
 -- The attached ranges of job and outcome, in blocks. The last one has no end, so that an enqueue never lacks a partition.
 create table tenure.partition (

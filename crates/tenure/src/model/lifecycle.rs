@@ -98,10 +98,8 @@ pub enum Event {
     Release,
     /// Its worker records progress.
     Progress,
-    /// Its worker is dead, and the job had not started.
-    RescueUnstarted,
-    /// Its worker is dead, the job counts as started, and it may be tried again.
-    RescueStarted,
+    /// Its worker is dead, and the job may be tried again. What was claimed counts as started.
+    Rescue,
     /// Its worker is dead, and too many were before.
     RescueLast,
     /// Its time has come.
@@ -116,7 +114,7 @@ pub enum Event {
 
 impl Event {
     /// Every event.
-    pub const ALL: [Event; 16] = [
+    pub const ALL: [Event; 15] = [
         Event::Claim,
         Event::Complete,
         Event::FailRetry,
@@ -126,8 +124,7 @@ impl Event {
         Event::EndCancelled,
         Event::Release,
         Event::Progress,
-        Event::RescueUnstarted,
-        Event::RescueStarted,
+        Event::Rescue,
         Event::RescueLast,
         Event::Promote,
         Event::Cancel,
@@ -147,8 +144,7 @@ impl Event {
             Event::EndCancelled => "end as cancelled",
             Event::Release => "release",
             Event::Progress => "progress",
-            Event::RescueUnstarted => "rescue, not started",
-            Event::RescueStarted => "rescue, started",
+            Event::Rescue => "rescue",
             Event::RescueLast => "rescue, last time",
             Event::Promote => "promote",
             Event::Cancel => "cancel",
@@ -198,8 +194,7 @@ pub const TRANSITIONS: &[(State, Event, Next)] = &[
     (State::Running, Event::EndCancelled, Next::Moves(State::Cancelled, Lease::Ended)),
     (State::Running, Event::Release, Next::Moves(State::Available, Lease::Ended)),
     (State::Running, Event::Progress, Next::Stays),
-    (State::Running, Event::RescueUnstarted, Next::Moves(State::Available, Lease::Ended)),
-    (State::Running, Event::RescueStarted, Next::Moves(State::Available, Lease::Ended)),
+    (State::Running, Event::Rescue, Next::Moves(State::Available, Lease::Ended)),
     (State::Running, Event::RescueLast, Next::Moves(State::Dead, Lease::Ended)),
     (State::Available, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
     (State::Scheduled, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),

@@ -59,8 +59,14 @@ fn start_of(name: &str) -> String {
 pub fn check_schema(name: &str) -> Result<(), Error> {
     let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
     let goes_on_well = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    let reserved = name.starts_with("pg_") || ["information_schema", "public"].contains(&name);
-    if starts_well && goes_on_well && !reserved && name.len() <= SCHEMA_BYTES_MAX {
+    let taken = name.starts_with("pg_") || ["information_schema", "public"].contains(&name);
+    if is_key_word(name) {
+        return Err(Error::bad_input(
+            format!("{name:?} cannot be the schema of tenure: it is a key word of SQL"),
+            format!("users would have to quote it everywhere; use for instance \"{name}_jobs\""),
+        ));
+    }
+    if starts_well && goes_on_well && !taken && name.len() <= SCHEMA_BYTES_MAX {
         return Ok(());
     }
     let shown = if name.len() > NAME_BYTES_MAX { start_of(name) } else { format!("{name:?}") };
@@ -70,6 +76,20 @@ pub fn check_schema(name: &str) -> Result<(), Error> {
             "use lower case letters, digits and _, not starting with a digit or pg_, at most {SCHEMA_BYTES_MAX} bytes, and a schema of its own"
         ),
     ))
+}
+
+/// Words that PostgreSQL reserves, so that no schema can have their name without quotes: the columns "reserved" and
+/// "reserved (can be function or type)" of its documentation's appendix C, for version 15 and later.
+const KEY_WORDS: &str = "all analyse analyze and any array as asc asymmetric authorization binary both case cast check \
+    collate collation column concurrently constraint create cross current_catalog current_date current_role \
+    current_schema current_time current_timestamp current_user default deferrable desc distinct do else end except \
+    false fetch for foreign freeze from full grant group having ilike in initially inner intersect into is isnull join \
+    lateral leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer \
+    overlaps placing primary references returning right select session_user similar some symmetric system_user table \
+    tablesample then to trailing true union unique user using variadic verbose when where window with";
+
+fn is_key_word(name: &str) -> bool {
+    KEY_WORDS.split_ascii_whitespace().any(|word| word == name)
 }
 
 #[cfg(test)]
@@ -98,7 +118,7 @@ mod tests {
         for good in ["tenure", "_x", "jobs_2", &"a".repeat(40)] {
             assert!(check_schema(good).is_ok(), "{good}");
         }
-        for bad in ["", "2x", "Jobs", "a-b", "pg_jobs", "public", "a\"b", "größe", &"a".repeat(41)] {
+        for bad in ["", "2x", "Jobs", "a-b", "pg_jobs", "public", "a\"b", "größe", "user", "with", &"a".repeat(41)] {
             assert!(check_schema(bad).is_err(), "{bad}");
         }
     }

@@ -119,12 +119,12 @@ pub(crate) fn script(schema: &str, roles: bool) -> String {
 async fn run(tx: &Transaction<'_>, what: &str, sql: &str) -> Result<(), Error> {
     tx.batch_execute(sql).await.map_err(|e| {
         let error = Error::postgres(what, e);
-        match error.code() {
-            ErrorCode::Denied => error.with_help(
-                "a migration needs CREATE on the database the first time and the schema's owner later; --roles needs CREATEROLE as well",
-            ),
-            _ => error,
+        if error.code() != ErrorCode::Denied {
+            return error;
         }
+        error.with_help(
+            "a migration needs CREATE on the database the first time and the schema's owner later; --roles needs CREATEROLE as well",
+        )
     })
 }
 

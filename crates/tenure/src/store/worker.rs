@@ -270,6 +270,12 @@ impl Session {
         self.run_script(&script).await.map(drop)
     }
 
+    /// Lets the server look every few seconds, also while a statement runs, whether this client is still there: what a
+    /// client that is gone asked for is then not carried out any more. Refused by systems that cannot look.
+    pub(crate) async fn end_with_its_client(&self) -> Result<(), StoreError> {
+        self.run_script("set client_connection_check_interval = '5s'").await.map(drop)
+    }
+
     /// Stores how far a job is. False: the lease is lost.
     pub(crate) async fn progress(&self, job: i64, lease: i64, value: &str) -> Result<bool, StoreError> {
         self.yes_or_no(self.query_opt(&PROGRESS, &[&job, &lease, &JsonText(value)]).await?)

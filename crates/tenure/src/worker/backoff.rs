@@ -1,6 +1,6 @@
 //! The waits between tries to reach the database: growing, capped, jittered, for ever.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(20);
 const CAP: Duration = Duration::from_secs(2);
@@ -11,6 +11,7 @@ const CAP_HURRIED: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub(super) struct Backoff {
     tries: u32,
+    failing_since: Option<Instant>,
 }
 
 impl Backoff {
@@ -28,11 +29,20 @@ impl Backoff {
     fn up_to(&mut self, cap: Duration) -> Duration {
         let full = FIRST.saturating_mul(1 << self.tries.min(10)).min(cap);
         self.tries += 1;
+        self.failing_since.get_or_insert_with(Instant::now);
         full.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
     pub(super) fn reset(&mut self) {
         self.tries = 0;
+        self.failing_since = None;
+    }
+
+    /// It went well. Says for how long it did not, so that whoever was told of the failures also hears of their end.
+    pub(super) fn recovered(&mut self) -> Option<Duration> {
+        let failing_since = self.failing_since;
+        self.reset();
+        failing_since.map(|since| since.elapsed())
     }
 
     /// Worth a line in the log: the first tries and then ever fewer.
@@ -52,5 +62,14 @@ mod tests {
         assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST);
         assert!(waits[20..].iter().all(|wait| *wait >= CAP / 2 && *wait <= CAP));
         assert!(backoff.next_hurried() <= CAP_HURRIED);
+    }
+
+    #[test]
+    fn only_what_failed_has_recovered() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.recovered(), None);
+        backoff.next();
+        assert!(backoff.recovered().is_some());
+        assert_eq!(backoff.recovered(), None);
     }
 }

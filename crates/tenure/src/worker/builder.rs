@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use super::context::Context;
 use super::engine::Engine;
 use super::kinds::{Handler, Kind, KindOptions, raw, typed};
 use super::running::RunningWorker;
+use super::shutdown::EndOnDrop;
 use super::{claim, flush, heartbeat, link, panics, shutdown};
 use crate::client::Client;
 use crate::error::{Error, ErrorCode};
@@ -183,34 +185,42 @@ impl WorkerBuilder {
 
     /// Checks the settings, connects, registers, and starts to work.
     ///
-    /// From then on the worker reconnects for ever. Needs a Tokio runtime with time and I/O; the heartbeat has a thread
-    /// of its own.
+    /// From then on the worker reconnects for ever. Dropping the future before it is ready leaves no worker behind.
+    /// Needs a Tokio runtime with time and I/O; the heartbeat has a thread of its own.
     ///
     /// # Errors
     /// `BadInput`: all wrong settings, named together. `Unreachable`, `Denied`, `Schema`: the first registration failed.
-    pub async fn start(mut self) -> Result<RunningWorker, Error> {
-        let kinds = std::mem::take(&mut self.kinds);
-        let queues = std::mem::take(&mut self.queues);
-        let settings = self.checked(&queues, &kinds)?;
+    pub async fn start(self) -> Result<RunningWorker, Error> {
+        let engine = self.engine()?;
         panics::watch();
-        let kinds = kinds.into_iter().map(|(name, options, handler)| Kind::new(name, options, handler)).collect();
-        if settings.pooler {
+        if engine.settings.pooler {
             tracing::warn!(
                 "pooler mode: no notifications and no session lock; new jobs are found by polling, and a dead worker's jobs after its lease"
             );
         }
-        let engine = Engine::new(settings, kinds, queues);
         let mut control = heartbeat::start(engine.clone())?;
+        // When the caller gives up waiting for us, nobody else would ever end the heartbeat.
+        let end = EndOnDrop::before_work(&engine);
         match (&mut control.started).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(Error::internal("the heartbeat's thread ended")),
         }
+        let end = end.at_work();
         let _link = tokio::spawn(link::keep(engine.clone()));
         let _flush = tokio::spawn(flush::keep(engine.clone()));
         let claims = tokio::spawn(claim::keep(engine.clone()));
-        let supervisor = tokio::spawn(shutdown::supervise(engine.clone(), control, claims));
+        let supervisor = tokio::spawn(shutdown::supervise(engine.clone(), control, claims, end));
         Ok(RunningWorker::new(engine, supervisor))
+    }
+
+    /// What the settings make, before anything is started.
+    pub(super) fn engine(mut self) -> Result<Arc<Engine>, Error> {
+        let kinds = std::mem::take(&mut self.kinds);
+        let queues = std::mem::take(&mut self.queues);
+        let settings = self.checked(&queues, &kinds)?;
+        let kinds = kinds.into_iter().map(|(name, options, handler)| Kind::new(name, options, handler)).collect();
+        Ok(Engine::new(settings, kinds, queues))
     }
 
     fn checked(self, queues: &[(String, usize)], kinds: &[(String, KindOptions, Handler)]) -> Result<Settings, Error> {

@@ -21,6 +21,9 @@ const WAITING_MAX: Duration = Duration::from_secs(1);
 /// After a reconnect, and once more this much later, a worker asks for leases that it does not know: a claim whose
 /// answer was lost may still be running in the server when the first question is asked.
 const SECOND_AUDIT: Duration = Duration::from_secs(10);
+/// Such a claim may be held up for longer than that. So a worker goes on asking, once in the time after which others
+/// would take a lost worker's jobs, its lease, and at least this often.
+const AUDIT_MAX: Duration = Duration::from_secs(30);
 /// Payloads of jobs that wait for a slot, at most, per queue: what is claimed ahead is bounded in bytes too.
 const AHEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long after maintenance is due a poll looks whether it was done.
@@ -154,9 +157,9 @@ struct Claimer {
     payload_bytes: usize,
     /// When work was last found.
     found_at: Option<Instant>,
-    /// When to ask for leases that we do not know, and how often.
+    /// When to ask for leases that we do not know, and how often soon.
     audit_at: Instant,
-    audits_left: u8,
+    audits_soon: u8,
 }
 
 impl Claimer {
@@ -177,7 +180,7 @@ impl Claimer {
             payload_bytes: 0,
             found_at: None,
             audit_at: now,
-            audits_left: 0,
+            audits_soon: 0,
             engine,
         }
     }
@@ -193,19 +196,19 @@ impl Claimer {
         self.poll_at = now;
         self.low_wanted = true;
         if self.registration.as_ref() == Some(&attached.registration) {
-            (self.audit_at, self.audits_left) = (now, 2);
+            (self.audit_at, self.audits_soon) = (now, 2);
         } else {
             self.registration = Some(attached.registration.clone());
             self.all.cursors.reset(now);
             self.quick.cursors.reset(now);
             self.asleep.fill(false);
-            self.audits_left = 0;
+            (self.audit_at, self.audits_soon) = (now + self.audit_pause(), 0);
         }
     }
 
     /// One look: claims, or waits for a reason to.
     async fn round(&mut self, at: &Attached) -> Result<(), StoreError> {
-        self.audit(at).await?;
+        self.audit_if_due(at).await?;
         let wants = self.plan();
         let look = self.next_look(&wants);
         if look.is_none_or(|look| look > Instant::now()) {
@@ -253,6 +256,7 @@ impl Claimer {
                 engine.tick_wanted.notify_one();
             }
             () = until(look) => self.low_wanted = true,
+            () = until(Some(self.audit_at)) => {}
             () = until(give_back) => {
                 if let Some(before) = Instant::now().checked_sub(WAITING_MAX) {
                     engine.give_back_waiting(before);
@@ -322,7 +326,12 @@ impl Claimer {
         jobs.iter().for_each(|job| counts[job.queue] += 1);
         let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| *count >= *want).collect();
         view.cursors.learn(&pass, &trailer, began, Instant::now());
-        engine.take_in(jobs);
+        if engine.standing.current().as_ref() == Some(&at.registration) {
+            engine.take_in(jobs);
+        } else {
+            // Given up while the answer was on its way: what is claimed is about to be somebody else's.
+            engine.give_back(jobs);
+        }
         engine.give_back(strangers);
         // Short of what was wanted: perhaps the rest is below the cursor.
         let short = full.iter().zip(wants).any(|(full, want)| *want > 0 && !full);
@@ -388,12 +397,33 @@ impl Claimer {
         self.engine.running.is_empty() && !self.engine.has_waiting() && self.engine.outbox.is_settled()
     }
 
-    /// Gives back leases that the database knows of and we do not.
-    async fn audit(&mut self, at: &Attached) -> Result<(), StoreError> {
-        let now = Instant::now();
-        if self.audits_left == 0 || self.audit_at > now {
+    /// How long no audit is needed when there was no reconnect.
+    fn audit_pause(&self) -> Duration {
+        self.engine.settings.lease.min(AUDIT_MAX)
+    }
+
+    /// Refused, it is done again a little later, and claims go on: the leases may be locked by somebody.
+    async fn audit_if_due(&mut self, at: &Attached) -> Result<(), StoreError> {
+        if self.audit_at > Instant::now() {
             return Ok(());
         }
+        match self.audit(at).await {
+            Ok(()) => {
+                self.audits_soon = self.audits_soon.saturating_sub(1);
+                let pause = if self.audits_soon > 0 { SECOND_AUDIT } else { self.audit_pause() };
+                self.audit_at = Instant::now() + pause;
+            }
+            Err(error) if error.is_lost() || error.is_worker_gone() => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "leases of lost claims cannot be given back now, trying again");
+                self.audit_at = Instant::now() + SECOND_AUDIT;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back leases that the database knows of and we do not. No claim of ours is under way meanwhile.
+    async fn audit(&mut self, at: &Attached) -> Result<(), StoreError> {
         let unknown: Vec<_> = at
             .session
             .leases_of(&at.registration)
@@ -401,14 +431,16 @@ impl Claimer {
             .into_iter()
             .filter(|(lease, _)| !self.engine.held.knows(*lease))
             .collect();
-        self.audits_left -= 1;
-        self.audit_at = now + SECOND_AUDIT;
         if unknown.is_empty() {
             return Ok(());
         }
-        tracing::info!(leases = unknown.len(), "leases of a claim whose answer was lost go back");
         let (leases, strips): (Vec<i64>, Vec<Strip>) = unknown.into_iter().unzip();
-        at.session.release(&at.registration, &leases, &strips).await.map(drop)
+        // Those whose last job ended while we asked are among them and are gone already.
+        let back = at.session.release(&at.registration, &leases, &strips).await?;
+        if !back.is_empty() {
+            tracing::info!(leases = back.len(), "leases of a claim whose answer was lost go back");
+        }
+        Ok(())
     }
 }
 

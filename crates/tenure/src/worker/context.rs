@@ -35,6 +35,28 @@ pub enum StopReason {
     LeaseLost,
 }
 
+/// Code of a run that nobody asked to stop.
+pub(super) const NOT_ASKED: u8 = 0;
+
+impl StopReason {
+    const ALL: [StopReason; 4] =
+        [StopReason::Cancelled, StopReason::Shutdown, StopReason::TimedOut, StopReason::LeaseLost];
+
+    /// How an atomic holds it; never [`NOT_ASKED`].
+    pub(super) fn code(self) -> u8 {
+        match self {
+            StopReason::Cancelled => 1,
+            StopReason::Shutdown => 2,
+            StopReason::TimedOut => 3,
+            StopReason::LeaseLost => 4,
+        }
+    }
+
+    pub(super) fn with_code(code: u8) -> Option<StopReason> {
+        StopReason::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+}
+
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -254,6 +276,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn every_reason_to_stop_is_read_back_as_itself() {
+        for reason in StopReason::ALL {
+            assert_eq!(StopReason::with_code(reason.code()), Some(reason));
+        }
+        assert_eq!(StopReason::with_code(NOT_ASKED), None);
+    }
 
     #[test]
     fn the_default_key_is_the_id_and_the_time() {

@@ -324,13 +324,17 @@ impl Engine {
         }
     }
 
-    /// A registration is gone: what was claimed under it belongs to others now.
+    /// A registration is gone: what was claimed under it belongs to others now. Both connections and the watchdog may
+    /// find out; each stops what it finds running, for a claim may have been answered in between.
     pub(super) fn lost(&self, registration: &Arc<Registration>, why: &str) {
-        self.standing.gone(registration);
-        self.stats.registrations_lost.one();
+        let first = self.standing.gone(registration);
         let runs: Vec<_> =
             self.running.all().into_iter().filter(|run| run.lease.registration == *registration).collect();
-        tracing::warn!(worker = registration.worker, running = runs.len(), why, "lease lost: the handlers are stopped");
+        if first {
+            self.stats.registrations_lost.one();
+            let running = runs.len();
+            tracing::warn!(worker = registration.worker, running, why, "lease lost: the handlers are stopped");
+        }
         self.give_back_waiting(Instant::now());
         for run in &runs {
             run.stop(StopReason::LeaseLost);
@@ -409,5 +413,43 @@ impl Queue {
 
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::RawJson;
+    use crate::worker::{Context, KindOptions, WorkerBuilder};
+
+    fn engine() -> Arc<Engine> {
+        let nothing = |_: Context, _: RawJson| async { Ok(None) };
+        let builder = WorkerBuilder::new("postgres://h/d".into()).queue("q", 1);
+        builder.handle_raw("k", KindOptions::new(), nothing).engine().expect("the settings are right")
+    }
+
+    #[test]
+    fn a_lost_registration_is_counted_once_whoever_finds_out() {
+        let engine = engine();
+        let me = engine.standing.registered(Registration { worker: 1, token: "t".into() }, Instant::now());
+        engine.lost(&me, "its lease was over");
+        engine.lost(&me, "its jobs were given to others");
+        assert_eq!(engine.stats.snapshot().registrations_lost, 1);
+    }
+
+    #[tokio::test]
+    async fn a_vital_part_that_panics_stops_the_worker_and_one_that_ends_does_not() {
+        let engine = engine();
+        let part = |fails: bool| {
+            let vital = engine.vital("test");
+            tokio::spawn(async move {
+                let _vital = vital;
+                assert!(!fails, "as asked");
+            })
+        };
+        part(false).await.expect("it ends");
+        assert_eq!(*engine.stop_wish.borrow(), StopWish::None);
+        part(true).await.expect_err("it panics");
+        assert_eq!(*engine.stop_wish.borrow(), StopWish::AtOnce);
     }
 }

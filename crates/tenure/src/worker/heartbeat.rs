@@ -22,8 +22,6 @@ use crate::store::{Introduction, Registration, Session, StoreError};
 
 /// Notifications are hints; more than this many unread ones are dropped.
 const NOTIFICATIONS_MAX: usize = 1024;
-/// A maintenance turn may not hold up the heartbeat for longer than this part of its period.
-const TICK_SHARE: u32 = 2;
 const TICK_MAX: Duration = Duration::from_secs(5);
 /// Between two tries of a heartbeat that the database refused.
 const BEAT_AGAIN: Duration = Duration::from_millis(500);
@@ -49,6 +47,7 @@ pub(super) fn start(engine: Arc<Engine>) -> Result<Control, Error> {
     std::thread::Builder::new()
         .name("tenure-heartbeat".to_owned())
         .spawn(move || {
+            let _vital = engine.vital("heartbeat");
             let left = runtime.block_on(async {
                 let watchdog = tokio::spawn(watch(engine.clone()));
                 let left = keep(&engine, tell_started).await;
@@ -63,6 +62,7 @@ pub(super) fn start(engine: Arc<Engine>) -> Result<Control, Error> {
 
 /// Stops the handlers in time when the lease cannot be renewed or the connections cannot be made again.
 async fn watch(engine: Arc<Engine>) {
+    let _vital = engine.vital("watchdog");
     loop {
         let registration = engine.standing.overdue().await;
         engine.lost(&registration, "it could not be renewed in time");
@@ -89,7 +89,9 @@ async fn keep_connecting(engine: &Arc<Engine>, tell_started: oneshot::Sender<Res
         let (sender, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
         match connect(engine, sender).await {
             Ok((session, registration)) => {
-                backoff.reset();
+                if let Some(after) = backoff.recovered() {
+                    tracing::warn!("the control connection stands again after {:.1} s", after.as_secs_f64());
+                }
                 match tell_started.take() {
                     Some(tell) => drop(tell.send(Ok(()))),
                     None => engine.stats.reconnects.one(),
@@ -234,7 +236,7 @@ impl Controlled<'_> {
         let sent = Instant::now();
         match self.session.heartbeat(&self.registration).await {
             Ok(Some(renewal)) => {
-                self.engine.standing.renewed(sent, renewal.lease_left);
+                self.engine.standing.renewed(&self.registration, sent, renewal.lease_left);
                 for job in renewal.cancel_jobs {
                     self.engine.cancel(job.into());
                 }
@@ -288,7 +290,8 @@ impl Controlled<'_> {
 
     /// A maintenance turn; when we were asked to do the next one.
     async fn tick(&self) -> Option<Instant> {
-        let limit = (self.engine.settings.heartbeat / TICK_SHARE).min(TICK_MAX);
+        // A heartbeat that waits for a whole turn is still in time: two periods are less than the lease.
+        let limit = self.engine.settings.heartbeat.min(TICK_MAX);
         match self.session.tick(&self.registration, limit).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::context::StopReason;
+use super::context::{NOT_ASKED, StopReason};
 use super::engine::Engine;
 use super::lease::{Job, Lease};
 use crate::model::JobId;
@@ -34,7 +34,7 @@ pub(super) struct JobRun {
     /// The attempt's end was reported; what comes later is refused.
     pub(super) reported: AtomicBool,
     details: Mutex<Map<String, Value>>,
-    /// 0, or one more than the [`StopReason`].
+    /// [`NOT_ASKED`], or the code of the [`StopReason`].
     stop: AtomicU8,
     aborted_at: OnceLock<Instant>,
     pub(super) told: Notify,
@@ -68,7 +68,7 @@ impl JobRun {
             present: AtomicUsize::new(0),
             reported: AtomicBool::new(false),
             details: Mutex::default(),
-            stop: AtomicU8::new(0),
+            stop: AtomicU8::new(NOT_ASKED),
             aborted_at: OnceLock::new(),
             told: Notify::new(),
             token: OnceLock::new(),
@@ -88,27 +88,16 @@ impl JobRun {
     }
 
     pub(super) fn stop_reason(&self) -> Option<StopReason> {
-        match self.stop.load(Ordering::Acquire) {
-            1 => Some(StopReason::Cancelled),
-            2 => Some(StopReason::Shutdown),
-            3 => Some(StopReason::TimedOut),
-            4 => Some(StopReason::LeaseLost),
-            _ => None,
-        }
+        StopReason::with_code(self.stop.load(Ordering::Acquire))
     }
 
     /// Asks the handler to stop. The loss of the lease replaces any other reason, otherwise the first one stands.
     pub(super) fn stop(&self, reason: StopReason) {
-        let code = match reason {
-            StopReason::Cancelled => 1,
-            StopReason::Shutdown => 2,
-            StopReason::TimedOut => 3,
-            StopReason::LeaseLost => 4,
-        };
+        let code = reason.code();
         if reason == StopReason::LeaseLost {
             self.stop.store(code, Ordering::Release);
         } else {
-            let _ = self.stop.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+            let _ = self.stop.compare_exchange(NOT_ASKED, code, Ordering::AcqRel, Ordering::Acquire);
         }
         if let Some(token) = self.token.get() {
             token.cancel();

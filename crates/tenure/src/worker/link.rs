@@ -62,7 +62,9 @@ async fn keep_connecting(engine: &Arc<Engine>) {
         engine.standing.until_control_up().await;
         match attach(engine, &registration).await {
             Ok(Some(session)) => {
-                backoff.reset();
+                if let Some(after) = backoff.recovered() {
+                    tracing::warn!("the work connection stands again after {:.1} s", after.as_secs_f64());
+                }
                 if !std::mem::take(&mut first) {
                     engine.stats.reconnects.one();
                 }
@@ -95,10 +97,15 @@ async fn registered(engine: &Engine) -> Arc<Registration> {
 /// A new session that holds the lock. None: the worker is gone.
 async fn attach(engine: &Engine, registration: &Registration) -> Result<Option<Session>, StoreError> {
     let session = Session::connect(&engine.settings.work_session, None).await?;
-    if engine.settings.pooler || session.attach_worker(registration).await? {
+    if engine.settings.pooler {
         return Ok(Some(session));
     }
-    Ok(None)
+    // In one trip. A server that cannot look for lost clients refuses the first; then the audits find what they left.
+    let (watched, attached) = tokio::join!(session.end_with_its_client(), session.attach_worker(registration));
+    if let Err(error) = watched {
+        tracing::debug!(%error, "the server does not look whether its clients are still there");
+    }
+    Ok(attached?.then_some(session))
 }
 
 /// Until the connection breaks or the registration changes: the lock of a former one must not live on.

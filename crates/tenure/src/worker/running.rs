@@ -11,6 +11,9 @@ use crate::error::{Error, ErrorCode};
 use crate::model::JobId;
 
 /// A started worker. Dropping it stops the worker at once, without waiting for its handlers.
+///
+/// A handler that blocks its thread cannot be stopped. When the grace of a stop is over, its job stays this worker's: the
+/// lease is renewed in the background until the handler returns or the process ends, see [`Summary::overrunning`].
 pub struct RunningWorker {
     engine: Arc<Engine>,
     supervisor: Option<JoinHandle<bool>>,
@@ -59,7 +62,8 @@ impl RunningWorker {
     }
 
     /// Stops in order: claims nothing more, gives back what has not started, and lets handlers end within the shutdown
-    /// grace. Returns at once; [`join`](RunningWorker::join) waits.
+    /// grace. Returns at once; [`join`](RunningWorker::join) waits. End the process afterwards: see [`RunningWorker`] for
+    /// handlers that block.
     pub fn shutdown(&self) {
         self.engine.wish_stop(StopWish::Graceful);
     }

@@ -25,10 +25,9 @@ const AT_ONCE: Duration = Duration::from_millis(500);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Waits for the wish to stop and carries it out. True: nothing was left behind. `claims` ends by itself when the worker
-/// stops; a claim that is under way until then may still bring jobs, which go back.
-pub(super) async fn supervise(engine: Arc<Engine>, control: Control, claims: JoinHandle<()>) -> bool {
-    // Also when the program's runtime ends under us: the heartbeat must not go on for a worker that is not there.
-    let end = EndOnDrop(engine.clone());
+/// stops; a claim that is under way until then may still bring jobs, which go back. `end` is dropped with it, also when the
+/// program's runtime ends under us: the heartbeat must not go on for a worker that is not there.
+pub(super) async fn supervise(engine: Arc<Engine>, control: Control, claims: JoinHandle<()>, end: EndOnDrop) -> bool {
     let mut wish = engine.stop_wish.subscribe();
     let _ = wish.wait_for(|wish| *wish > StopWish::None).await;
     tracing::info!(running = engine.running.all().len(), "stopping: no more claims");
@@ -72,11 +71,31 @@ async fn outlast(engine: Arc<Engine>, _end: EndOnDrop) {
     settled_within(&engine, LAST_WORDS).await;
 }
 
-struct EndOnDrop(Arc<Engine>);
+/// Ends the worker when whoever answers for it is gone.
+pub(super) struct EndOnDrop {
+    engine: Arc<Engine>,
+    signs_off: bool,
+}
+
+impl EndOnDrop {
+    /// For a worker that has not claimed anything yet: it signs off.
+    pub(super) fn before_work(engine: &Arc<Engine>) -> EndOnDrop {
+        EndOnDrop { engine: engine.clone(), signs_off: true }
+    }
+
+    /// From now on it may hold jobs: it is left to be found as a lost one.
+    pub(super) fn at_work(mut self) -> EndOnDrop {
+        self.signs_off = false;
+        self
+    }
+}
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        self.0.phase.send_replace(Phase::Ended);
+        if self.signs_off {
+            self.engine.signs_off.store(true, Relaxed);
+        }
+        self.engine.phase.send_replace(Phase::Ended);
     }
 }
 

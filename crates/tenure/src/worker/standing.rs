@@ -45,6 +45,7 @@ pub(super) struct Standing {
 
 #[derive(Debug, Default)]
 struct Known {
+    /// None: there is no registration. Set and cleared together with `current`.
     lease_end: Option<Instant>,
     /// None: connected and holding the lock.
     work: Option<Cut>,
@@ -76,22 +77,24 @@ impl Standing {
 
     /// A new registration, made on the control connection by a call that was sent at `sent`.
     pub(super) fn registered(&self, registration: Registration, sent: Instant) -> Arc<Registration> {
-        {
-            let mut known = self.known();
-            known.lease_end = Some(sent + self.lease);
-            known.control = None;
-            known.work = Some(Cut { at: sent, announced: false });
-        }
         let registration = Arc::new(registration);
+        let mut known = self.known();
+        known.lease_end = Some(sent + self.lease);
+        known.control = None;
+        known.work = Some(Cut { at: sent, announced: false });
         self.current.send_replace(Some(registration.clone()));
+        drop(known);
         self.changed.notify_one();
         registration
     }
 
-    /// The lease was extended by a call that was sent at `sent`.
-    pub(super) fn renewed(&self, sent: Instant, left: Duration) {
+    /// The lease of this registration was extended by a call that was sent at `sent`. The answer may come late: a
+    /// registration that was given up meanwhile stays given up.
+    pub(super) fn renewed(&self, registration: &Registration, sent: Instant, left: Duration) {
         let mut known = self.known();
-        known.lease_end = known.lease_end.max(Some(sent + left));
+        if self.current.borrow().as_deref() == Some(registration) {
+            known.lease_end = known.lease_end.max(Some(sent + left));
+        }
     }
 
     /// A connection holds the lock (again).
@@ -131,6 +134,7 @@ impl Standing {
 
     /// The registration is gone: by the database's word, or given up by ourselves. True for the first who says so.
     pub(super) fn gone(&self, registration: &Registration) -> bool {
+        let mut known = self.known();
         let was = self.current.send_if_modified(|current| {
             let same = current.as_deref() == Some(registration);
             if same {
@@ -139,26 +143,23 @@ impl Standing {
             same
         });
         if was {
-            self.known().lease_end = None;
+            known.lease_end = None;
             self.changed.notify_one();
         }
         was
     }
 
-    /// Waits until the worker has to give up, and gives up: the registration that it had.
+    /// Waits until the worker has to give up its registration: that one. Until it is [`gone`](Standing::gone) this
+    /// answers at once.
     pub(super) async fn overdue(&self) -> Arc<Registration> {
         loop {
-            let deadline = self.deadline();
-            match deadline {
-                Some(deadline) if deadline <= Instant::now() => {
-                    if let Some(registration) = self.current().filter(|registration| self.gone(registration)) {
-                        return registration;
-                    }
-                }
-                Some(deadline) => {
+            match (self.deadline(), self.current()) {
+                (Some(deadline), Some(registration)) if deadline <= Instant::now() => return registration,
+                (Some(deadline), Some(_)) => {
                     let _ = tokio::time::timeout_at(deadline.into(), self.changed.notified()).await;
                 }
-                None => self.changed.notified().await,
+                // Nothing to give up. Whoever registers says so; a loop without a wait would starve the heartbeat.
+                (_, None) | (None, _) => self.changed.notified().await,
             }
         }
     }
@@ -209,9 +210,10 @@ mod tests {
     fn a_worker_gives_up_before_its_lease_ends() {
         let (standing, now) = registered();
         assert_eq!(standing.deadline(), Some(now + S(27)));
-        standing.renewed(now + S(10), S(30));
+        let registration = standing.current().expect("registered");
+        standing.renewed(&registration, now + S(10), S(30));
         assert_eq!(standing.deadline(), Some(now + S(37)));
-        standing.renewed(now + S(5), S(30));
+        standing.renewed(&registration, now + S(5), S(30));
         assert_eq!(standing.deadline(), Some(now + S(37)), "a late answer does not shorten it");
     }
 
@@ -261,5 +263,32 @@ mod tests {
         assert!(standing.gone(&registration));
         assert!(!standing.gone(&registration));
         assert_eq!(standing.deadline(), None);
+    }
+
+    #[test]
+    fn a_late_answer_to_a_heartbeat_does_not_revive_what_was_given_up() {
+        let (standing, now) = registered();
+        let former = standing.current().expect("registered");
+        standing.gone(&former);
+        standing.renewed(&former, now, S(30));
+        assert_eq!(standing.deadline(), None);
+        standing.registered(Registration { worker: 2, token: "u".into() }, now);
+        standing.renewed(&former, now + S(10), S(30));
+        assert_eq!(standing.deadline(), Some(now + S(27)), "nor does it lengthen the next one's lease");
+    }
+
+    #[tokio::test]
+    async fn the_watchdog_waits_while_there_is_nothing_to_give_up() {
+        let (standing, _) = registered();
+        let former = standing.current().expect("registered");
+        let long_ago = Instant::now().checked_sub(S(60)).expect("the machine runs for longer");
+        standing.gone(&former);
+        standing.renewed(&former, long_ago, S(30));
+        // Without a wait inside, this timeout would never be looked at.
+        let watching = tokio::time::timeout(Duration::from_millis(20), standing.overdue());
+        assert!(watching.await.is_err());
+        let next = standing.registered(Registration { worker: 2, token: "u".into() }, long_ago);
+        assert_eq!(standing.overdue().await, next);
+        assert!(standing.gone(&next), "whoever is told first gives it up");
     }
 }

@@ -222,3 +222,18 @@ async fn what_a_worker_cannot_run_is_passed_once_and_not_at_every_look() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_cut_takes_the_first_jobs_of_a_bundle_wherever_they_stand() {
+    on_stage(Size::Ci, async |stage| {
+        // Against a plain count of bits, over random masks of every density.
+        let wrong = "select count(*) from generate_series(1, 400) n
+            cross join lateral (select string_agg(case when random() < (n % 10 + 1) / 10.0 + k * 0 then '1' else '0' end, '')::bit(128) as mask
+                                from generate_series(1, 128) k) m
+            cross join lateral generate_series(1, bit_count(m.mask)::int) as c(count)
+            where tenure.mask_first(m.mask, c.count) <>
+                (select bit_or(set_bit(0::bit(128), i, 1)) from (select i from generate_series(0, 127) i where get_bit(m.mask, i) = 1 order by i limit c.count) q)";
+        assert_eq!(stage.count(wrong, &[]).await, 0);
+    })
+    .await;
+}

@@ -2,7 +2,7 @@
 
 use std::slice::from_ref;
 
-use tenure_scenarios::protocol::{Hand, LEASE_LOST, Leased, Registration, sqlstate};
+use tenure_scenarios::protocol::{BAD_INPUT, Hand, LEASE_LOST, Leased, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
 use tokio_postgres::types::ToSql;
 
@@ -431,6 +431,82 @@ async fn a_handler_that_outlasts_its_first_lease_has_time_to_commit_under_every_
             sql.batch_execute("commit").await.unwrap();
             assert_eq!(stage.status(jobs[0].job).await, "completed");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_report_whose_arrays_do_not_fit_each_other_is_refused_and_ends_nothing() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 2).await;
+        let leases = [jobs[0].lease];
+        for strips in ["null", "array[null]::varbit[]", "'{}'", "array[b'1', b'1']::varbit[]"] {
+            for (verb, rest) in [("complete_many", ", '{}', '{}'"), ("release", "")] {
+                let statement = format!("select tenure.{verb}($1, $2::text::uuid, $3, {strips}{rest})");
+                let answer = hand.sql.query(statement.as_str(), &[&hand.worker, &hand.token, &leases.as_slice()]).await;
+                assert_eq!(sqlstate(answer), BAD_INPUT, "{statement}");
+            }
+        }
+        assert_eq!(stage.statuses().await.get("running"), Some(&2));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_suspect_that_fails_in_the_ordinary_way_still_runs_with_no_other_suspect_beside_it() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&Act::Sleep { ms: 0 }, 2).await;
+        for _ in 0..2 {
+            let mut hand = hand(stage).await;
+            assert_eq!(hand.claim(10).await.unwrap().0.len(), 2);
+            stage.expire(hand.worker).await;
+            stage.rescue().await;
+        }
+        for delay_ms in [0, 60_000] {
+            let mut claimed = Vec::new();
+            for _ in &ids {
+                let mut hand = hand(stage).await;
+                let (jobs, _) = hand.claim(10).await.unwrap();
+                assert_eq!(jobs.len(), 1, "a suspect is claimed alone");
+                assert_eq!(hand.claim(10).await.unwrap().0.len(), 0, "and by a worker that holds no other");
+                claimed.push((hand, jobs));
+            }
+            for (hand, jobs) in &claimed {
+                assert_eq!(hand.fail(&jobs[0], "retry", Some(delay_ms)).await.unwrap(), "retrying");
+            }
+            stage.execute("update tenure.later set due_at = clock_timestamp()", &[]).await;
+            stage.execute("select tenure.promote()", &[]).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clock_that_was_set_back_costs_no_result() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 4).await;
+        stage.execute("update tenure.lease set leased_at = clock_timestamp() + interval '5 s'", &[]).await;
+        assert_eq!(hand.complete(&jobs[..1]).await.unwrap(), []);
+        stage.execute("select tenure.complete($1, $2, '7')", &[&jobs[1].job, &jobs[1].lease]).await;
+        assert_eq!(hand.fail(&jobs[2], "cancelled", None).await.unwrap(), "cancelled");
+        assert_eq!(stage.one::<String>("select tenure.cancel($1)", &[&jobs[3].job]).await, "requested");
+        assert_eq!(hand.release(&jobs[3..]).await.unwrap(), [0_i64; 0]);
+        let ended = "select count(*) from tenure.outcome where finished_at = started_at";
+        assert_eq!(stage.count(ended, &[]).await, 4, "as late as they started");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_named_twice_in_a_report_is_refused() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 2).await;
+        let leases = [jobs[0].lease, jobs[0].lease];
+        let strips = "array[set_bit(repeat('0', 128)::varbit, 0, 1), set_bit(repeat('0', 128)::varbit, 1, 1)]";
+        let call = format!("select tenure.complete_many($1, $2::text::uuid, $3, {strips}, '{{}}', '{{}}')");
+        let answer = hand.sql.query(call.as_str(), &[&hand.worker, &hand.token, &leases.as_slice()]).await;
+        assert_eq!(sqlstate(answer), BAD_INPUT);
+        assert_eq!(stage.statuses().await.get("running"), Some(&2));
     })
     .await;
 }

@@ -113,10 +113,7 @@ async fn apply(stage: &Stage, placed: &mut Placed, event: Event) -> bool {
         Event::EndCancelled => fail(hand, job, "cancelled").await == "cancelled",
         Event::Release => hand.release(std::slice::from_ref(job)).await.expect("release").is_empty(),
         Event::Progress => stage.one("select tenure.progress($1, $2, '1')", &[&job.job, &job.lease]).await,
-        Event::RescueUnstarted | Event::RescueStarted | Event::RescueLast => {
-            if event == Event::RescueUnstarted {
-                unstart(stage, hand, job).await;
-            }
+        Event::Rescue | Event::RescueLast => {
             stage.expire(hand.worker).await;
             stage.rescue().await;
             stage.status(job.job).await != before
@@ -151,6 +148,3 @@ async fn apply(stage: &Stage, placed: &mut Placed, event: Event) -> bool {
 async fn fail(hand: &Hand, job: &Leased, verdict: &str) -> String {
     hand.fail(job, verdict, Some(3_600_000)).await.expect("fail")
 }
-
-/// Lets the lease prove that the job has not started.
-async fn unstart(_stage: &Stage, _hand: &Hand, _job: &Leased) {}

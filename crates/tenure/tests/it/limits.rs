@@ -10,7 +10,8 @@ use tenure::{Enqueue, RawJson};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Both the library's check and the database, by a call that the library's check is not part of, say the same.
+/// Both the library's check and the database, by a call that the library's check is not part of, say the same; where
+/// both name a number and its range, in the same words.
 async fn check(db: &TestDatabase, job: Enqueue, argument: &str, accepted: bool) {
     assert_eq!(job.check().is_ok(), accepted, "the library: {argument}: {:?}", job.check());
     let mut arguments = String::new();
@@ -21,6 +22,11 @@ async fn check(db: &TestDatabase, job: Enqueue, argument: &str, accepted: bool) 
     }
     let answer = db.sql().await.query(&format!("select tenure.enqueue({arguments}{argument})"), &[]).await;
     assert_eq!(answer.is_ok(), accepted, "the database: {argument}: {answer:?}");
+    if let (Err(library), Err(database)) = (job.check(), answer)
+        && library.message().contains(" is outside 1 to ")
+    {
+        assert_eq!(database.as_db_error().map(|error| error.message()), Some(library.message()));
+    }
 }
 
 #[tokio::test]

@@ -174,13 +174,14 @@ async fn login(db: &TestDatabase, role: &str, group: Option<&str>) -> Client {
 async fn each_role_may_do_what_its_name_says_and_nothing_else() {
     with_database(async |db| {
         let suffix = format!("{:x}", fastrand::u32(..));
-        let names = ["nobody", "producer", "viewer", "admin"].map(|name| format!("t_{name}_{suffix}"));
+        let names = ["nobody", "producer", "viewer", "admin", "worker"].map(|name| format!("t_{name}_{suffix}"));
         let owner = lazy(db, "app").await;
         owner.migrate(MigrateOptions { roles: true }).await.unwrap();
         let nobody = login(db, &names[0], None).await;
         let producer = login(db, &names[1], Some("app_producer")).await;
         let viewer = login(db, &names[2], Some("app_viewer")).await;
         let admin = login(db, &names[3], Some("app_admin")).await;
+        let worker = login(db, &names[4], Some("app_worker")).await;
 
         let denied = |result: Result<(), Error>| {
             let error = result.unwrap_err();
@@ -194,12 +195,17 @@ async fn each_role_may_do_what_its_name_says_and_nothing_else() {
         denied(viewer.enqueue(job()).await.map(drop));
         denied(viewer.pause("q", None, None).await.map(drop));
         denied(producer.pause("q", None, None).await.map(drop));
+        denied(worker.pause("q", None, None).await.map(drop));
 
         let id = producer.enqueue(job()).await.unwrap();
         producer.enqueue_copy([job()]).await.unwrap();
         producer.cancel(id).await.unwrap();
         producer.wait(id, std::time::Duration::ZERO).await.unwrap();
-        assert_eq!(viewer.list(&JobFilter::default()).await.unwrap().len(), 2);
+        // Handlers enqueue, look and cancel as producers do.
+        let other = worker.enqueue(job()).await.unwrap();
+        worker.cancel(other).await.unwrap();
+        worker.wait(other, std::time::Duration::ZERO).await.unwrap();
+        assert_eq!(viewer.list(&JobFilter::default()).await.unwrap().len(), 3);
         viewer.get(id).await.unwrap().unwrap();
         viewer.queues().await.unwrap();
         viewer.workers().await.unwrap();

@@ -265,6 +265,44 @@ async fn maintenance_goes_on_however_much_was_left_in_the_inbox() {
 }
 
 #[tokio::test]
+async fn what_became_due_long_ago_is_promoted_without_a_pause_until_nothing_is_left() {
+    on_stage(Size::Ci, async |stage| {
+        let many = "insert into tenure.inbox (kind, payload, run_at) select 'act', '{}', clock_timestamp() + n * interval '1 s'
+            from generate_series(1, 2500) n";
+        stage.sql.batch_execute(&format!("begin; {many}; select tenure.enqueue_inbox(); commit")).await.unwrap();
+        stage.execute("update tenure.later set due_at = clock_timestamp() - interval '1 hour'", &[]).await;
+        stage.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
+        for turn in 1..=3 {
+            let next_ms: i64 = stage.one("select (tenure.tick(0) ->> 'next_ms')::bigint", &[]).await;
+            assert_eq!(next_ms == 0, turn < 3, "turn {turn}: {next_ms} ms");
+        }
+        assert_eq!(stage.count("select count(*) from tenure.later", &[]).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pages_of_waiting_jobs_leave_none_out_however_their_block_was_split() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&act(), 100).await;
+        let mut hand = hand(stage).await;
+        let (jobs, _) = hand.claim(100).await.unwrap();
+        for job in jobs.iter().rev() {
+            assert_eq!(hand.fail(job, "retry", Some(0)).await.unwrap(), "retrying");
+        }
+        let page = "select array_agg(id) from (select tenure.pick_jobs('available', null, null, $1, 7) as id) p";
+        let (mut seen, mut before) = (Vec::new(), None::<i64>);
+        while let Some(page) = stage.one::<Option<Vec<i64>>>(page, &[&before]).await {
+            before = page.last().copied();
+            seen.extend(page);
+        }
+        seen.reverse();
+        assert_eq!(seen, ids);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_job_that_becomes_due_between_two_maintenance_turns_does_not_wait_for_the_next() {
     on_stage(Size::Ci, async |stage| {
         stage.one::<String>("select tenure.tick(0)::text", &[]).await;
@@ -300,6 +338,32 @@ async fn a_claim_that_commits_after_its_worker_was_given_up_is_undone_by_the_nex
         assert_eq!(stage.rescue().await, 0, "its leases cannot be seen yet");
         tx.commit().await.unwrap();
         assert_eq!(stage.rescue().await, 5);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_to_cancel_that_somebody_holds_keep_no_dead_workers_jobs_from_being_rescued() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&act(), 3).await;
+        let registration = Registration::default();
+        let mut hand = stage.hand(&registration).await;
+        hand.solo_kinds = vec!["act".into()];
+        assert_eq!(hand.claim(3).await.unwrap().0.len(), 3);
+        let holder = stage.db.sql().await;
+        holder.batch_execute("begin").await.unwrap();
+        for id in &ids[..2] {
+            holder.query("select tenure.cancel($1)", &[id]).await.unwrap();
+        }
+        stage.expire(hand.worker).await;
+        assert_eq!(stage.rescue().await, 3);
+        holder.batch_execute("commit").await.unwrap();
+        tick(stage).await;
+        let mut statuses = Vec::new();
+        for id in &ids {
+            statuses.push(stage.status(*id).await);
+        }
+        assert_eq!(statuses, ["cancelled", "cancelled", "available"]);
     })
     .await;
 }

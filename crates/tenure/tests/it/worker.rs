@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure::lifecycle::State;
-use tenure::testing::{Cut, Gate, Proxy, TestDatabase, until, until_within, with_database};
+use tenure::testing::{Cut, Fault, Gate, Proxy, TestDatabase, until, until_within, with_database};
 use tenure::{
     Client, Context, Ended, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RawJson, RetryPolicy, StopReason, Worker,
     WorkerBuilder,
@@ -441,6 +441,104 @@ fn a_worker_whose_runtime_ends_is_not_kept_alive_by_its_heartbeat() {
         inner.shutdown_background();
         drain_again(db, &client, id).await;
     }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_nobody_waits_for_any_more_leaves_no_worker_behind() {
+    with_database(async |db| {
+        let proxy = Proxy::start(db.url()).await;
+        proxy.set(Fault::Stall);
+        let builder = Worker::builder(proxy.url()).queue("default", 1);
+        let start = builder.handle(|_: Context, _: Step| async move { Ok(()) }).start();
+        tokio::select! {
+            _ = start => panic!("the database does not answer"),
+            () = until("it to connect", async || proxy.connections() == 1) => {}
+        }
+        proxy.set(Fault::None);
+        until("the connection to be closed", async || proxy.connections() == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_commits_long_after_its_worker_stopped_waiting_is_given_back() {
+    with_database(async |db| {
+        let (client, sql) = (db.client().await, db.sql().await);
+        let worker = worker(db).lease(2 * SECOND).handle(|_: Context, _: Step| async move { Ok(()) });
+        let worker = worker.start().await.unwrap();
+        let id = worker.worker_id().unwrap();
+        // A job that the worker does not see before the claim that it knows nothing of.
+        sql.batch_execute("begin").await.unwrap();
+        let job: i64 = sql.query_one("select tenure.enqueue('step', '{\"n\": 1}')", &[]).await.unwrap().get(0);
+        let claimed = sql
+            .query(
+                "select c.job_id from tenure.worker w, \
+                 tenure.claim(w.id, w.token, '{default}', '{1}', '{step}', '{}', '{-1,0,1,2,3,4}', '{0,0,0,0,0,0}', true) c \
+                 where w.id = $1 and c.job_id is not null",
+                &[&id],
+            )
+            .await
+            .unwrap();
+        assert_eq!(claimed.len(), 1);
+        sql.batch_execute("commit").await.unwrap();
+        until_status(&client, job.into(), State::Completed).await;
+        assert_eq!(self::job(&client, job.into()).await.attempt, 1, "giving back uses no attempt");
+    })
+    .await;
+}
+
+/// Fails where a worker of this name says that it registered, from the second time on.
+struct FailingLog {
+    name: &'static str,
+    seen: AtomicUsize,
+}
+
+impl tracing::Subscriber for FailingLog {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        about.is_event() && about.target() == "tenure::worker::heartbeat"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Named<'a>(&'a str, bool);
+        impl tracing::field::Visit for Named<'_> {
+            fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+                self.1 |= field.name() == "name" && value == self.0;
+            }
+            fn record_debug(&mut self, _: &tracing::field::Field, _: &dyn std::fmt::Debug) {}
+        }
+        let mut named = Named(self.name, false);
+        event.record(&mut named);
+        assert!(!named.1 || self.seen.fetch_add(1, SeqCst) == 0, "the log is full, as asked");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_heartbeat_fails_stops_instead_of_looking_alive() {
+    with_database(async |db| {
+        let log = FailingLog { name: "fails at its second registration", seen: AtomicUsize::new(0) };
+        let name = log.name;
+        tracing::subscriber::set_global_default(log).unwrap();
+        let mut worker =
+            worker(db).name(name).handle(|_: Context, _: Step| async move { Ok(()) }).start().await.unwrap();
+        let id = worker.worker_id().unwrap();
+        db.sql().await.execute("update tenure.worker set dead_at = now() where id = $1", &[&id]).await.unwrap();
+        let summary = tokio::time::timeout(20 * SECOND, worker.join()).await.expect("it notices");
+        assert!(!summary.clean);
+        assert_eq!(summary.stats.registrations_lost, 1);
+    })
+    .await;
 }
 
 /// Another worker gets the job within seconds and completes it.

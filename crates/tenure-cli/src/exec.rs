@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::{Cause, Context, Fail, RawJson, limits};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, Command};
 
 /// What is kept of the end of stderr, and of stdout that is no JSON.
 const END_BYTES: usize = 8 * 1024;
@@ -40,9 +40,9 @@ pub async fn run(command: &str, ctx: Context, payload: RawJson) -> Result<Option
         }
     };
     let mut out = Captured::all(child.stdout.take());
-    let mut err = Captured::end(child.stderr.take());
+    let mut err = LastWords { ctx: &ctx, err: Captured::end(child.stderr.take()) };
     let status = {
-        let reading = async { tokio::join!(feed, out.read(), err.read()) };
+        let reading = async { tokio::join!(feed, out.read(), err.err.read()) };
         tokio::pin!(reading);
         tokio::select! {
             status = ended(&mut child, &ctx, &group) => {
@@ -60,7 +60,7 @@ pub async fn run(command: &str, ctx: Context, payload: RawJson) -> Result<Option
         }
     };
     // From here on the group's number may belong to somebody else: it is signalled no more.
-    judge(command, &ctx, status, &out, &err).await
+    judge(command, &ctx, status, &out, &err.err).await
 }
 
 fn spawn(command: &str, ctx: &Context) -> std::io::Result<Child> {
@@ -90,6 +90,22 @@ async fn ended(child: &mut Child, ctx: &Context, group: &Group) -> std::io::Resu
     }
     // The worker aborts us when its patience ends.
     child.wait().await
+}
+
+/// Keeps the end of stderr with the attempt however it ends: at a timeout the program and this future are gone, and what it
+/// said last is the best hint at what it was waiting for.
+struct LastWords<'a> {
+    ctx: &'a Context,
+    err: Captured<ChildStderr>,
+}
+
+impl Drop for LastWords<'_> {
+    fn drop(&mut self) {
+        let text = self.err.end_text();
+        if !text.is_empty() {
+            self.ctx.detail("stderr", text);
+        }
+    }
 }
 
 /// The processes that a command started.
@@ -193,17 +209,8 @@ async fn judge<R: AsyncRead + Unpin, S: AsyncRead + Unpin>(
             fail.cause(Cause::Exit).detail("exit_code", code)
         }
     };
-    Err(with_ends(fail, out, err))
-}
-
-fn with_ends<R: AsyncRead + Unpin, S: AsyncRead + Unpin>(fail: Fail, out: &Captured<R>, err: &Captured<S>) -> Fail {
-    let mut fail = fail;
-    for (name, text) in [("stderr", err.end_text()), ("stdout", out.end_text())] {
-        if !text.is_empty() {
-            fail = fail.detail(name, text);
-        }
-    }
-    fail
+    let stdout = out.end_text();
+    Err(if stdout.is_empty() { fail } else { fail.detail("stdout", stdout) })
 }
 
 /// JSON is the result. Other text leaves none; its end is kept as the job's progress.

@@ -16,6 +16,8 @@ pub enum Act {
     Burn { ms: u64 },
     /// Blocks its thread without yielding.
     Block { ms: u64 },
+    /// Blocks a thread for blocking work, as a part of the handler.
+    Thread { ms: u64 },
     /// Kills its own process.
     Abort,
     /// Panics.
@@ -55,8 +57,10 @@ pub enum PanicHow {
     Value,
     /// After an await.
     AfterAwait,
-    /// In a thread for blocking work.
+    /// In a thread for blocking work, passed on by the handler.
     Blocking,
+    /// In a thread for blocking work that is a part of the handler.
+    Thread,
     /// In a destructor.
     Drop,
     /// While holding a mutex that every handler uses.

@@ -56,6 +56,11 @@ async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
             });
             continue;
         }
+        if kind == ABORT_KIND {
+            // Before anything else happens, even the report of its start.
+            worker = worker.handle_raw(kind, kind_options.clone(), |_ctx, _payload| -> Never { std::process::abort() });
+            continue;
+        }
         let hands = hands.clone();
         worker = worker.handle_raw(kind, kind_options.clone(), move |ctx, payload| {
             let hands = hands.clone();
@@ -80,6 +85,11 @@ async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
     hands.reports.flush().await;
     Ok(i32::from(!summary.clean))
 }
+
+/// A kind whose handler does nothing but abort its process.
+pub const ABORT_KIND: &str = "abort";
+
+type Never = std::future::Pending<Result<Option<RawJson>, Fail>>;
 
 /// A job whose typed result holds U+0000, in a value and in a key.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -150,8 +160,12 @@ impl Hands {
                 std::thread::sleep(Duration::from_millis(ms));
                 null
             }
+            Act::Thread { ms } => {
+                ctx.spawn_blocking(move || std::thread::sleep(Duration::from_millis(ms))).await;
+                null
+            }
             Act::Abort => std::process::abort(),
-            Act::Panic { how } => self.panic(how).await,
+            Act::Panic { how } => self.panic(ctx, how).await,
             Act::Fail { text } => Err(Fail::retry(failure(text))),
             Act::FailForGood { text } => Err(Fail::permanent(Plain(text))),
             Act::Snooze { ms } => Err(Fail::snooze(Duration::from_millis(ms))),
@@ -210,7 +224,7 @@ impl Hands {
         Ok(())
     }
 
-    async fn panic(&self, how: PanicHow) -> ! {
+    async fn panic(&self, ctx: &Context, how: PanicHow) -> ! {
         match how {
             PanicHow::Str => panic!("a plain text"),
             PanicHow::String => panic!("a text made at {}", "run time"),
@@ -223,6 +237,7 @@ impl Hands {
                 let thread = tokio::task::spawn_blocking(|| panic!("in a blocking thread")).await;
                 std::panic::resume_unwind(thread.expect_err("it panics").into_panic())
             }
+            PanicHow::Thread => ctx.spawn_blocking(|| panic!("in a blocking thread of the handler")).await,
             PanicHow::Drop => {
                 drop(PanicsWhenDropped);
                 unreachable!()

@@ -100,6 +100,12 @@ pub const KILLED_LEASE: Sized<Duration> = seconds(4, 10);
 pub const ERROR_BYTES: Sized<usize> = sized(50_000_000, 50_000_000);
 /// Panicking jobs, and as many normal ones after them.
 pub const PANICS: Sized<usize> = sized(100, 100);
+/// Good jobs beside one that aborts its process, and how long each takes.
+pub const POISON_JOBS: Sized<usize> = sized(60, 200);
+/// See [`POISON_JOBS`].
+pub const POISON_JOB: Sized<Duration> = sized(Duration::from_millis(300), Duration::from_secs(1));
+/// Good jobs of a quick kind beside one that aborts its process, so many that workers run ahead.
+pub const POISON_QUICK_JOBS: Sized<usize> = sized(2_000, 10_000);
 /// How long a handler blocks after its time is up.
 pub const OVERRUN: Sized<Duration> = seconds(6, 30);
 /// How long a handler holds a connection of the pool that all share, and the lease.

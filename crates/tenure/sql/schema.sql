@@ -193,6 +193,13 @@ table sleeper
   sleeper_pkey PRIMARY KEY (queue, worker_id)
   sleeper_worker_id_fkey FOREIGN KEY (worker_id) REFERENCES tenure.worker(id) ON DELETE CASCADE
   CREATE INDEX sleeper_worker ON tenure.sleeper USING btree (worker_id)
+table snooze
+  job_id bigint not null
+  snoozes bigint not null
+  lease_id bigint not null
+  last_at timestamp with time zone not null
+  snooze_counts_from_one CHECK ((snoozes >= 1))
+  snooze_pkey PRIMARY KEY (job_id)
 table worker with (fillfactor=50)
   id bigint not null
   token uuid not null
@@ -211,14 +218,16 @@ table worker with (fillfactor=50)
   suspected_at timestamp with time zone
   suspected_by "char"
   dead_at timestamp with time zone
+  overrun_jobs bigint[] not null default '{}'::bigint[]
+  left_at timestamp with time zone
   worker_grace_is_within_the_lease CHECK (((grace_ms >= 100) AND (grace_ms <= lease_ms)))
   worker_lease_is_2_s_to_1_h CHECK (((lease_ms >= 2000) AND (lease_ms <= 3600000)))
   worker_pkey PRIMARY KEY (id)
   worker_suspicion_is_lock_or_time CHECK ((suspected_by = ANY (ARRAY['l'::"char", 't'::"char"])))
 
 -- views
-view jobs(id bigint, kind text, queue text, status text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, updated_at timestamp with time zone, worker text, last_error text, payload json, result json, progress json, timeout_ms bigint, idempotency_key text, origin_id bigint, replaces_id bigint, replaced_by bigint)
-view worker_list(id bigint, name text, host text, pid integer, version text, queues text[], kinds text[], started_at timestamp with time zone, seen_at timestamp with time zone, lease_until timestamp with time zone, lease_ms integer, has_lock boolean, state text, running numeric)
+view jobs(id bigint, kind text, queue text, status text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, updated_at timestamp with time zone, worker text, last_error text, payload json, result json, progress json, timeout_ms bigint, idempotency_key text, origin_id bigint, replaces_id bigint, replaced_by bigint, overrun boolean, snoozes bigint)
+view worker_list(id bigint, name text, host text, pid integer, version text, queues text[], kinds text[], started_at timestamp with time zone, seen_at timestamp with time zone, lease_until timestamp with time zone, lease_ms integer, has_lock boolean, state text, running numeric, overruns integer)
 
 -- functions that a client calls (security definer)
 function attach_worker(p_worker bigint, p_token uuid) returns boolean
@@ -235,6 +244,7 @@ function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_
 function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
 function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
+function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left boolean) returns boolean
 function partitions() returns integer
 function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
 function pick_jobs(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer) returns SETOF bigint

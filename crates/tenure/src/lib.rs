@@ -19,7 +19,7 @@ pub use model::{
     Cause, Enqueue, Fail, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Verdict, classify, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
-pub use worker::{Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};
+pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};
 
 /// The examples of the guide, compiled as they stand there.
 #[cfg(doctest)]

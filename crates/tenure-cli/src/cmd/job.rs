@@ -127,7 +127,7 @@ async fn list(args: List) -> Outcome {
     let row = |job: &JobInfo| {
         vec![
             job.id.to_string(),
-            job.status.to_string(),
+            if job.overrun { format!("{}, overrun", job.status) } else { job.status.to_string() },
             job.kind.clone(),
             job.queue.clone(),
             job.priority.to_string(),
@@ -158,11 +158,12 @@ async fn show(args: Show) -> Outcome {
     let optional = |value: Option<String>| value.unwrap_or_default();
     output::facts(&[
         ("id", job.id.to_string()),
-        ("status", job.status.to_string()),
+        ("status", status_text(&job)),
         ("kind", job.kind.clone()),
         ("queue", job.queue.clone()),
         ("priority", job.priority.to_string()),
         ("attempt", format!("{} of {}", job.attempt, job.max_attempts)),
+        ("snoozes", if job.snoozes > 0 { job.snoozes.to_string() } else { String::new() }),
         ("created at", output::instant(job.created_at)),
         ("run at", output::instant(job.run_at)),
         ("started at", output::instant_or_empty(job.started_at)),
@@ -181,6 +182,13 @@ async fn show(args: Show) -> Outcome {
     ])?;
     print_attempts(&attempts)?;
     Ok(0)
+}
+
+fn status_text(job: &JobInfo) -> String {
+    match job.overrun {
+        true => format!("{} (overrun: it should have ended, and its handler does not stop)", job.status),
+        false => job.status.to_string(),
+    }
 }
 
 /// The failed attempts as a table, under a free line.
@@ -259,6 +267,8 @@ pub struct JobJson<'a> {
     priority: i16,
     attempt: i16,
     max_attempts: i16,
+    snoozes: i64,
+    overrun: bool,
     run_at: String,
     created_at: String,
     started_at: Option<String>,
@@ -288,6 +298,8 @@ impl<'a> From<&'a JobInfo> for JobJson<'a> {
             priority: job.priority,
             attempt: job.attempt,
             max_attempts: job.max_attempts,
+            snoozes: job.snoozes,
+            overrun: job.overrun,
             run_at: output::instant(job.run_at),
             created_at: output::instant(job.created_at),
             started_at: job.started_at.map(output::instant),

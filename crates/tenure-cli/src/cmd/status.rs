@@ -66,7 +66,7 @@ fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
             worker.name.clone(),
             worker.state.clone(),
             format!("{}:{}", worker.host, worker.pid),
-            worker.running.to_string(),
+            running(worker),
             worker.queues.join(","),
             output::relative(worker.seen_at, now),
             output::relative(worker.started_at, now),
@@ -74,6 +74,14 @@ fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
     };
     let header = ["WORKER", "NAME", "STATE", "PROCESS", "RUNNING", "QUEUES", "SEEN", "STARTED"];
     output::table(&header, workers.iter().map(row).collect(), "no workers")
+}
+
+/// What overruns is a part of what runs.
+fn running(worker: &WorkerInfo) -> String {
+    match worker.overruns {
+        0 => worker.running.to_string(),
+        overruns => format!("{}, {overruns} overrun", worker.running),
+    }
 }
 
 fn worker_json(worker: &WorkerInfo) -> Value {
@@ -87,6 +95,7 @@ fn worker_json(worker: &WorkerInfo) -> Value {
         "queues": worker.queues,
         "kinds": worker.kinds,
         "running": worker.running,
+        "overruns": worker.overruns,
         "has_lock": worker.has_lock,
         "started_at": output::instant(worker.started_at),
         "seen_at": output::instant(worker.seen_at),

@@ -68,12 +68,13 @@ pub async fn shutdown(stage: &Stage) -> Vec<Measure> {
     let before = "select count(*) from probe where pid = $1";
     let status = first.ended(grace + Duration::from_secs(10)).await;
     let exit = asked.elapsed().as_secs_f64();
+    // The runs that blocked to the end ended with their process.
+    stage.execute("insert into death (pid) values ($1)", &[&first.pid()]).await;
     let ended: f64 = stage.one("select extract(epoch from clock_timestamp())::float8", &[]).await;
     stage.completed(10, LIMIT).await;
     stage.started(15 + 5 + 10, LIMIT).await;
     let by_first = stage.count(before, &[&first.pid()]).await as usize;
     let completed_short = "select count(*) from tenure.outcome where state = 'c' and attempt = 1 and job_id = any($1)";
-    let handed = [cooperative, blocking].concat();
     let second = "select coalesce(max(extract(epoch from started_at)), 0)::float8 - $2 from probe where job_id = any($1) and pid <> $3";
     let measures = vec![
         Measure::new(
@@ -91,9 +92,16 @@ pub async fn shutdown(stage: &Stage) -> Vec<Measure> {
         Measure::new(
             "jobs given back start elsewhere after its end",
             Bound::AtMost(1.5),
-            stage.one(second, &[&handed, &ended, &first.pid()]).await,
+            stage.one(second, &[&cooperative, &ended, &first.pid()]).await,
             "s",
         ),
+        Measure::new(
+            "jobs whose handlers block to the end, the same",
+            Bound::AtMost(3.0),
+            stage.one(second, &[&blocking, &ended, &first.pid()]).await,
+            "s",
+        ),
+        Measure::count("two runs of one job at a time, stop", 0, stage.overlaps().await as usize),
         Measure::count(
             "attempts that a stop has used",
             0,

@@ -11,10 +11,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Panics of every sort, then as many normal jobs on the same slots.
 pub async fn panics(stage: &Stage) -> Vec<Measure> {
-    use PanicHow::{AfterAwait, Blocking, Drop, Str, String, Value, WithMutex};
+    use PanicHow::{AfterAwait, Blocking, Drop, Str, String, Thread, Value, WithMutex};
     let worker = stage.start(stage.worker("panics").concurrency(4)).await;
     let count = size::PANICS.at(stage.size);
-    let all = [Str, String, Value, AfterAwait, Blocking, Drop, WithMutex];
+    let all = [Str, String, Value, AfterAwait, Blocking, Thread, Drop, WithMutex];
     for n in 0..count {
         let payload = Act::Panic { how: all[n % all.len()] }.json();
         stage.execute("select tenure.enqueue('act', $1::text::json, p_max_attempts => 1::smallint)", &[&payload]).await;
@@ -111,17 +111,27 @@ pub async fn timeouts(stage: &Stage) -> Vec<Measure> {
         stage.enqueue(&Act::Sleep { ms: 60_000 }.first(quick())).await,
         stage.enqueue(&Act::Block { ms: overrun }.first(quick())).await,
         stage.enqueue(&Act::Stubborn { ms: overrun }.first(quick())).await,
+        stage.enqueue(&Act::Thread { ms: overrun }.first(quick())).await,
     ];
-    stage.started(3, Duration::from_secs(20)).await;
+    stage.started(ids.len(), Duration::from_secs(20)).await;
     stage.enqueue_many(&quick(), 20).await;
+    // The two that block a thread, each in its own way.
+    let seen = "select count(*) from tenure.jobs where overrun and id = any($1)";
+    let mut overruns = 0;
+    until_within(LIMIT, "both overruns are seen", async || {
+        overruns = stage.count(seen, &[&ids.as_slice()]).await as usize;
+        overruns == 2
+    })
+    .await;
     stage.completed(20 + ids.len(), LIMIT).await;
     let recorded = "select count(*) from tenure.attempt_error where cause = 'timeout' and job_id = any($1)";
     let second = "select count(*) from tenure.outcome where attempt = 2 and state = 'c' and job_id = any($1)";
     let ids = ids.as_slice();
     let measures = vec![
+        Measure::count("handlers that block a thread and are seen as overrun", 2, overruns),
         Measure::count("two runs of one job at a time, timeouts", 0, stage.overlaps().await as usize),
-        Measure::count("attempts recorded as timed out", 3, stage.count(recorded, &[&ids]).await as usize),
-        Measure::count("second attempts that completed", 3, stage.count(second, &[&ids]).await as usize),
+        Measure::count("attempts recorded as timed out", ids.len(), stage.count(recorded, &[&ids]).await as usize),
+        Measure::count("second attempts that completed", ids.len(), stage.count(second, &[&ids]).await as usize),
     ];
     for worker in workers {
         worker.shut_down().await;

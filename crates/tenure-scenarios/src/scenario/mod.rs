@@ -11,4 +11,5 @@ pub mod names;
 pub mod notify;
 pub mod outage;
 pub mod plans;
+pub mod poison;
 pub mod pooler;

@@ -89,6 +89,10 @@ begin
     return 'dead';
   end if;
   v_attempt := v_lease.attempt - case v_verdict when 'snooze' then 1 else 0 end;
+  if v_verdict = 'snooze' then
+    insert into tenure.snooze as z (job_id, snoozes, lease_id, last_at) values (p_job, 1, p_lease, v_now)
+      on conflict (job_id) do update set snoozes = z.snoozes + 1, lease_id = excluded.lease_id, last_at = excluded.last_at;
+  end if;
   v_delay_ms := least(c_delay_ms_max, greatest(0, coalesce(v_delay_ms, tenure.backoff_ms(v_lease.attempt))));
   if v_delay_ms = 0 then
     perform tenure.put_ready(array[p_job], v_lease.queue, tenure.lane_of(v_priority, v_lease.flags), v_lease.kind, v_attempt, v_lease.flags);
@@ -108,11 +112,13 @@ language sql volatile as $$
   select (least(3600000, 2000 * 2 ^ least(p_attempt - 1, 20)) * (1 + random() * 0.25))::bigint
 $$;
 
--- One row per failed attempt. Text is cut to 16 KiB and says so; details above 64 KiB are left out and say so.
+-- One row per failed attempt. Text is cut to 16 KiB and says so; details above 64 KiB are left out and say so. Kept are a job's first and its
+-- last 20 attempts, and every loss of a worker: they are counted, and three of them bury the job.
 create or replace function tenure.record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamptz) returns void
 language plpgsql as $$
 declare
   c_details_bytes constant integer := 65536;
+  c_kept constant integer := 20;
 begin
   insert into tenure.attempt_error (job_id, attempt, lease_id, cause, message, details, worker_id, worker_name, started_at, failed_at)
     values (p_job, p_lease.attempt, p_lease.id, left(p_cause, 128), tenure.cut_text(p_message),
@@ -120,6 +126,10 @@ begin
                  then json_build_object('left_out', format('%s bytes of details; the limit is %s', octet_length(p_details::text), c_details_bytes)) else p_details end,
             p_lease.worker_id, (select w.name from tenure.worker w where w.id = p_lease.worker_id), p_lease.leased_at, p_now)
     on conflict do nothing;
+  if p_lease.attempt > 2 * c_kept then
+    delete from tenure.attempt_error e
+      where e.job_id = p_job and e.attempt > c_kept and e.attempt <= p_lease.attempt - c_kept and e.cause <> 'worker_lost';
+  end if;
 end $$;
 
 -- A text of at most 16 KiB: cut at a character, and says so.

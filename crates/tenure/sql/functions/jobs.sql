@@ -33,20 +33,23 @@ with state as (
 select j.id, j.kind, j.queue, s.status, j.priority, s.attempt, j.max_attempts, coalesce(s.due_at, j.run_at, j.created_at) as run_at, j.created_at,
        s.started_at, s.finished_at, greatest(j.created_at, s.started_at, s.finished_at, p.at, e.failed_at) as updated_at,
        coalesce(w.name, s.worker_id::text) as worker, e.message as last_error, j.payload, s.result, p.value as progress,
-       j.timeout_ms, tenure.idempotency_key_of(j) as idempotency_key, j.origin_id, j.replaces_id, x.new_id as replaced_by
+       j.timeout_ms, tenure.idempotency_key_of(j) as idempotency_key, j.origin_id, j.replaces_id, x.new_id as replaced_by,
+       coalesce(s.status = 'running' and j.id = any(w.overrun_jobs), false) as overrun, coalesce(z.snoozes, 0) as snoozes
 from state s
 join tenure.job j on j.id = s.id
 left join tenure.worker w on w.id = s.worker_id
 left join tenure.progress p on p.job_id = s.id
+left join tenure.snooze z on z.job_id = s.id
 left join tenure.replacement x on x.job_id = s.id
 left join lateral (select a.message, a.failed_at from tenure.attempt_error a where a.job_id = s.id order by a.attempt desc, a.lease_id desc limit 1) e on true
 union all
 select d.job_id, d.kind, d.queue, 'dead', d.priority, d.attempt, d.max_attempts, coalesce(d.run_at, d.created_at), d.created_at,
        d.started_at, d.died_at, d.died_at, coalesce(w.name, d.worker_id::text), d.message, d.payload, null, p.value,
-       d.timeout_ms, d.idempotency_key, d.origin_id, d.replaces_id, x.new_id
+       d.timeout_ms, d.idempotency_key, d.origin_id, d.replaces_id, x.new_id, false, coalesce(z.snoozes, 0)
 from tenure.dead_letter d
 left join tenure.worker w on w.id = d.worker_id
 left join tenure.progress p on p.job_id = d.job_id
+left join tenure.snooze z on z.job_id = d.job_id
 left join tenure.replacement x on x.job_id = d.job_id;
 
 -- queue_stats: what waits in each queue. Counts bundles, so that a million jobs cost ten thousand rows.
@@ -80,5 +83,6 @@ $$;
 create or replace view tenure.worker_list as
 select w.id, w.name, w.host, w.pid, w.version, w.queues, w.kinds, w.started_at, w.seen_at, w.lease_until, w.lease_ms, w.locked_at is not null as has_lock,
        case when w.dead_at is not null then 'dead' when w.suspected_at is not null then 'suspected' else 'alive' end as state,
-       (select coalesce(sum(bit_count(l.strip)), 0) from tenure.lease l where l.worker_id = w.id) as running
+       (select coalesce(sum(bit_count(l.strip)), 0) from tenure.lease l where l.worker_id = w.id) as running,
+       cardinality(w.overrun_jobs) as overruns
 from tenure.worker w;

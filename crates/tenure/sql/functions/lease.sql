@@ -68,6 +68,7 @@ begin
       (select 'dead' from tenure.dead_letter d where d.job_id = q.job and d.lease_id = q.lease),
       (select 'retrying' from tenure.attempt_error e where e.job_id = q.job and e.lease_id = q.lease and e.cause <> 'worker_lost' limit 1),
       (select 'snoozed' from tenure.later t where t.block = q.job >> 7 and t.lease_id = q.lease and get_bit(t.mask, (q.job & 127)::integer) = 1 limit 1),
+      (select 'snoozed' from tenure.snooze z where z.job_id = q.job and z.lease_id = q.lease),
       'lost')
     from unnest(p_leases, p_jobs) with ordinality as q(lease, job, o)
     order by q.o;

@@ -53,5 +53,6 @@ begin
   delete from tenure.job j where j.id = p_job;
   delete from tenure.attempt_error e where e.job_id = p_job;
   delete from tenure.progress p where p.job_id = p_job;
+  delete from tenure.snooze z where z.job_id = p_job;
   return true;
 end $$;

@@ -121,7 +121,8 @@ end $$;
 
 -- rescue_lease: gives the jobs of one lease away, whose row the caller has locked. Returns their number.
 -- What is claimed counts as started. A job goes back to the urgent lane at once; from its second lost worker on it is a suspect and runs apart from
--- others; after three lost workers, or when its attempts are used up, it is buried with that cause.
+-- others; after three lost workers, or when its attempts are used up, it is buried with that cause. What a worker could not stop when it
+-- stopped in order goes back without using an attempt.
 create or replace function tenure.rescue_lease(p_lease bigint) returns bigint
 language plpgsql as $$
 declare
@@ -130,29 +131,40 @@ declare
   v_now timestamptz := clock_timestamp();
   v_lease tenure.lease;
   v_jobs bigint[];
+  v_unharmed bigint[] := '{}';
   v_cancelled bigint[];
   v_dead bigint[];
   v_isolated bigint[];
+  v_worker tenure.worker;
   v_message text;
+  v_details json;
 begin
   delete from tenure.lease l where l.id = p_lease returning l.* into strict v_lease;
   v_jobs := array(select n.job_id from tenure.jobs_in(v_lease.blocks, v_lease.strip) n order by n.job_id);
-  v_message := format('worker %s was lost while it ran the job', v_lease.worker_id);
-  perform tenure.record_error(v_lease, u.job, 'worker_lost', v_message, null, v_now) from unnest(v_jobs) as u(job);
+  select w.* into v_worker from tenure.worker w where w.id = v_lease.worker_id;
+  v_message := format('worker %s%s was lost while it ran the job', v_lease.worker_id,
+                      ' ("' || v_worker.name || '", process ' || v_worker.pid || ' on ' || v_worker.host || ')');
+  v_details := json_build_object('host', v_worker.host, 'pid', v_worker.pid, 'seen_at', v_worker.seen_at, 'dead_at', v_worker.dead_at);
+  if v_worker.left_at is not null then
+    v_unharmed := array(select u.job from unnest(v_jobs) as u(job) where u.job = any(v_worker.overrun_jobs));
+  end if;
+  perform tenure.record_error(v_lease, u.job, 'worker_lost', v_message, v_details, v_now) from unnest(v_jobs) as u(job) where u.job <> all(v_unharmed);
 
   v_cancelled := tenure.cancel_wanted(v_lease, v_jobs);
 
   with losses as (
     select u.job, count(*) as lost from unnest(v_jobs) as u(job) join tenure.attempt_error e on e.job_id = u.job and e.cause = 'worker_lost'
-    where u.job <> all(v_cancelled) group by u.job)
+    where u.job <> all(v_cancelled || v_unharmed) group by u.job)
     select coalesce(array_agg(s.job) filter (where s.lost >= c_lost_workers_max or v_lease.attempt >= j.max_attempts), '{}'),
            coalesce(array_agg(s.job) filter (where s.lost between c_isolate_after and c_lost_workers_max - 1 and v_lease.attempt < j.max_attempts), '{}')
       into v_dead, v_isolated
       from losses s join tenure.job j on j.id = s.job;
   perform tenure.bury(u.job, v_lease, 'worker_lost', v_message, v_now) from unnest(v_dead) as u(job);
   perform tenure.put_ready(v_isolated, v_lease.queue, -1::smallint, v_lease.kind, v_lease.attempt, v_lease.flags | 1);
-  perform tenure.put_ready(array(select u.job from unnest(v_jobs) as u(job) where u.job <> all(v_cancelled || v_dead || v_isolated)),
+  perform tenure.put_ready(array(select u.job from unnest(v_jobs) as u(job) where u.job <> all(v_cancelled || v_dead || v_isolated || v_unharmed)),
                            v_lease.queue, 0::smallint, v_lease.kind, v_lease.attempt, v_lease.flags);
+  perform tenure.put_ready(array(select u.job from unnest(v_unharmed) as u(job) where u.job <> all(v_cancelled)), v_lease.queue,
+                           case when v_lease.flags & 1 = 1 then -1 else 0 end::smallint, v_lease.kind, v_lease.attempt - 1, v_lease.flags);
   return cardinality(v_jobs);
 end $$;
 

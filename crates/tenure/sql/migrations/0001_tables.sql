@@ -98,7 +98,9 @@ create table tenure.worker (
   locked_at    timestamptz,          -- when a connection last took the session lock; null: has none (behind a pooler)
   suspected_at timestamptz,          -- first sighting: the lock is free, or the lease is over
   suspected_by "char" constraint worker_suspicion_is_lock_or_time check (suspected_by in ('l', 't')),
-  dead_at      timestamptz           -- second sighting: its leases are being given away; nothing brings it back
+  dead_at      timestamptz,          -- second sighting: its leases are being given away; nothing brings it back
+  overrun_jobs bigint[] not null default '{}', -- its jobs that should have ended and have not: told by the worker
+  left_at      timestamptz           -- it has stopped in order, but for overrun_jobs: they go back when its process ends, at no cost of theirs
 ) with (fillfactor = 50);
 
 create table tenure.sleeper (
@@ -170,6 +172,14 @@ create table tenure.attempt_error (
   started_at  timestamptz not null,
   failed_at   timestamptz not null,
   primary key (job_id, attempt, lease_id)
+);
+
+-- How often a job asked to be run later: not an attempt, and yet to be seen.
+create table tenure.snooze (
+  job_id   bigint primary key,
+  snoozes  bigint not null constraint snooze_counts_from_one check (snoozes >= 1),
+  lease_id bigint not null,          -- the last one that snoozed it, so that a repeated report is told apart
+  last_at  timestamptz not null
 );
 
 create table tenure.progress (

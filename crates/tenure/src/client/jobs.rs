@@ -59,6 +59,10 @@ pub struct JobInfo {
     pub replaces_id: Option<JobId>,
     /// The job that was made from it.
     pub replaced_by: Option<JobId>,
+    /// It runs although it should have ended: its handler outlasts its timeout or its cancel.
+    pub overrun: bool,
+    /// How often its handler asked to be run later.
+    pub snoozes: i64,
 }
 
 /// Which jobs to list; all of them by default.
@@ -150,7 +154,8 @@ impl Client {
         rows.iter().map(read_job).collect()
     }
 
-    /// The failed attempts of a job, oldest first, at most 1,000.
+    /// The failed attempts of a job, oldest first. Kept are the first and the last 20 of them, and those whose workers were
+    /// lost.
     ///
     /// # Errors
     /// Those of the database.
@@ -246,6 +251,8 @@ fn read_job(row: &Row) -> Result<JobInfo, Error> {
         origin_id: column(row, 19)?,
         replaces_id: column(row, 20)?,
         replaced_by: column(row, 21)?,
+        overrun: column(row, 22)?,
+        snoozes: column(row, 23)?,
     })
 }
 

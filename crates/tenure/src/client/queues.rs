@@ -66,6 +66,8 @@ pub struct WorkerInfo {
     pub state: String,
     /// Jobs that it holds.
     pub running: i64,
+    /// Of these, jobs that should have ended and have not: blocking handlers past their timeout or their cancel.
+    pub overruns: i64,
 }
 
 /// The server and the schema.
@@ -157,6 +159,7 @@ impl Client {
                 has_lock: column(row, 10)?,
                 state: column(row, 11)?,
                 running: column(row, 12)?,
+                overruns: column(row, 13)?,
             })
         };
         rows.iter().map(read).collect()

@@ -7,7 +7,8 @@ use super::Fail;
 /// Judges the status of an HTTP answer, with the text of its `Retry-After` header if it had one.
 ///
 /// 2xx is fine. 408, 409, 423, 425, 429 and 5xx (but 501 and 505) are retried, when `Retry-After` says (seconds or a
-/// date, RFC 9110 section 10.2.3), otherwise by the retry policy. Everything else is permanent.
+/// date, RFC 9110 section 10.2.3), otherwise by the retry policy. Up to a quarter is added to what `Retry-After` says, so
+/// that jobs that were refused together do not come back in the same second; never less. Everything else is permanent.
 ///
 /// ```
 /// use tenure::classify;
@@ -26,8 +27,8 @@ pub fn http_status(status: u16, retry_after: Option<&str>) -> Result<(), Fail> {
         200..=299 => return Ok(()),
         501 | 505 => Fail::permanent(text),
         408 | 409 | 423 | 425 | 429 | 500..=599 => match retry_after.and_then(parse_retry_after) {
-            Some(RetryAfter::Delay(delay)) => Fail::retry(text).after(delay),
-            Some(RetryAfter::At(instant)) => Fail::retry(text).at(instant),
+            Some(RetryAfter::Delay(delay)) => Fail::retry(text).after(delay).spread(),
+            Some(RetryAfter::At(instant)) => Fail::retry(text).at(instant).spread(),
             None => Fail::retry(text),
         },
         _ => Fail::permanent(text),

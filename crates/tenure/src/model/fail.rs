@@ -36,6 +36,7 @@ pub struct Fail {
     chain: Vec<String>,
     location: Option<&'static Location<'static>>,
     details: Map<String, Value>,
+    spread: bool,
 }
 
 /// What shall happen to a job whose attempt did not succeed.
@@ -169,6 +170,7 @@ impl Fail {
 
     /// Wait this long before the next attempt, instead of what the retry policy says. At most ten years.
     pub fn after(mut self, delay: Duration) -> Self {
+        self.spread = false;
         self.verdict = match self.verdict {
             Verdict::Snooze(_) => Verdict::Snooze(delay),
             Verdict::Retry | Verdict::RetryAfter(_) | Verdict::RetryAt(_) => Verdict::RetryAfter(delay),
@@ -180,6 +182,7 @@ impl Fail {
 
     /// Try again at this instant of the worker's clock; at once when it has passed. No effect on permanent failures.
     pub fn at(mut self, instant: SystemTime) -> Self {
+        self.spread = false;
         self.verdict = match self.verdict {
             Verdict::Retry | Verdict::RetryAfter(_) | Verdict::RetryAt(_) => Verdict::RetryAt(instant),
             other @ (Verdict::Snooze(_) | Verdict::Permanent | Verdict::Cancelled) => other,
@@ -200,6 +203,22 @@ impl Fail {
             other => other,
         };
         self.details.insert(storable(key, 128).into_owned(), value);
+        self
+    }
+
+    /// The delay was not chosen for this job alone: many that failed together heard the same. They come back one by one.
+    pub(crate) fn spread(mut self) -> Self {
+        self.spread = true;
+        self
+    }
+
+    pub(crate) fn is_spread(&self) -> bool {
+        self.spread
+    }
+
+    /// Where we wrote it down ourselves the place says nothing.
+    pub(crate) fn without_location(mut self) -> Self {
+        self.location = None;
         self
     }
 
@@ -246,6 +265,7 @@ impl Fail {
             chain,
             location: Some(location),
             details: Map::new(),
+            spread: false,
         }
     }
 }

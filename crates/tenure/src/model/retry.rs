@@ -11,6 +11,9 @@ use super::limits::{DELAY_MAX, RETRY_BASE, RETRY_CAP, RETRY_FACTOR, RETRY_JITTER
 /// The default is exponential: 2 s after the first attempt, twice as long after each further one, at most an hour, plus
 /// 0 to 25 % so that jobs that failed together do not come back together. A delay is never longer than ten years.
 ///
+/// A delay is decided when an attempt fails: another policy counts from the next failure on, and jobs that wait already
+/// keep their time. A function of [`custom`](RetryPolicy::custom) that panics is replaced by the default policy.
+///
 /// ```
 /// use std::time::Duration;
 /// use tenure::RetryPolicy;
@@ -59,7 +62,7 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// `base` after the first attempt, `factor` times as long after each further one, at most `cap` (before jitter).
     ///
-    /// A factor below 1 or not a number counts as 1.
+    /// A factor below 1 or without end, or not a number, counts as 1.
     pub fn exponential(base: Duration, factor: f64, cap: Duration) -> Self {
         RetryPolicy::shaped(Shape::Exponential { base, factor, cap })
     }
@@ -178,15 +181,58 @@ mod tests {
         check(Jitter::Add(f64::NAN), 8.0, 8.0);
     }
 
+    /// The scenario's numbers: a thousand attempts, and bases and factors that make no sense.
+    #[test]
+    fn a_thousand_delays_grow_up_to_the_cap_and_nonsense_is_no_hot_loop() {
+        let policy = RetryPolicy::exponential(S(15), 2.0, S(3600));
+        let delays: Vec<_> = (1..=1000).map(|attempt| policy.delay(attempt, 0.0)).collect();
+        assert!(delays.is_sorted() && delays[0] == S(15) && delays[999] == S(3600));
+        let month = RetryPolicy::exponential(S(30 * 86_400), 2.0, Duration::MAX);
+        assert_eq!(month.delay(u16::MAX, 1.0), DELAY_MAX);
+        for factor in [0.5, 0.0, -2.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let policy = RetryPolicy::exponential(S(15), factor, S(3600));
+            for attempt in [1, 2, 64, 1000] {
+                assert!(policy.delay(attempt, 0.0) >= S(15), "factor {factor}, attempt {attempt}");
+            }
+        }
+        assert_eq!(RetryPolicy::custom(|_| Duration::MAX).delay(1, 1.0), DELAY_MAX);
+        assert_eq!(RetryPolicy::exponential(Duration::ZERO, 2.0, S(3600)).delay(1000, 1.0), Duration::ZERO, "as asked");
+    }
+
+    /// Ten thousand jobs fail in the same moment and wait a minute: the busiest second of their return.
+    #[test]
+    fn a_wave_of_failures_comes_back_spread_and_never_early() {
+        let share = |jitter: Jitter| {
+            let policy = RetryPolicy::fixed(S(60)).jitter(jitter);
+            let mut seconds = std::collections::HashMap::new();
+            for n in 0..10_000 {
+                let delay = policy.delay(1, f64::from(n) / 10_000.0);
+                assert!(delay >= S(60) || jitter != Jitter::Add(RETRY_JITTER));
+                *seconds.entry(delay.as_secs()).or_insert(0) += 1;
+            }
+            f64::from(seconds.into_values().max().unwrap_or(0)) / 10_000.0
+        };
+        assert!(share(Jitter::Add(RETRY_JITTER)) < 0.07 && share(Jitter::Full) < 0.02 && share(Jitter::Equal) < 0.04);
+    }
+
     proptest! {
         #[test]
         fn no_numbers_overflow_and_the_default_is_never_early(
             base: Duration, factor: f64, cap: Duration, attempt: u16, chance: f64, part: f64,
         ) {
-            for jitter in [Jitter::None, Jitter::Add(part), Jitter::Full, Jitter::Equal] {
-                for policy in [RetryPolicy::exponential(base, factor, cap), RetryPolicy::linear(base, cap), RetryPolicy::fixed(base)] {
-                    prop_assert!(policy.jitter(jitter).delay(attempt, chance) <= DELAY_MAX);
-                }
+            let policies = || [
+                RetryPolicy::exponential(base, factor, cap), RetryPolicy::linear(base, cap), RetryPolicy::fixed(base),
+                RetryPolicy::list([base, cap]), RetryPolicy::custom(move |_| base),
+            ];
+            for policy in policies() {
+                let plain = policy.clone().jitter(Jitter::None).delay(attempt, chance);
+                prop_assert!(plain <= DELAY_MAX);
+                let at = |jitter| policy.clone().jitter(jitter).delay(attempt, chance);
+                prop_assert!(at(Jitter::Add(part)) >= plain && at(Jitter::Add(part)) <= DELAY_MAX);
+                // A microsecond for the rounding of numbers with a point.
+                let slack = Duration::from_micros(1) + plain.mul_f64(1e-9);
+                prop_assert!(at(Jitter::Full) <= plain + slack);
+                prop_assert!(at(Jitter::Equal) + slack >= plain / 2 && at(Jitter::Equal) <= plain + slack);
             }
         }
 

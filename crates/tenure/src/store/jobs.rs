@@ -8,7 +8,7 @@ macro_rules! job_columns {
     () => {
         "j.id, j.kind, j.queue, j.status, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.started_at, \
          j.finished_at, j.updated_at, j.worker, j.last_error, j.payload, j.result, j.progress, j.timeout_ms, \
-         j.idempotency_key, j.origin_id, j.replaces_id, j.replaced_by"
+         j.idempotency_key, j.origin_id, j.replaces_id, j.replaced_by, j.overrun, j.snoozes"
     };
 }
 
@@ -132,7 +132,7 @@ pub(crate) const RESUME: Statement =
 pub(crate) const WORKERS: Statement = Statement {
     name: "list workers",
     sql: "select w.id, w.name, w.host, w.pid, w.version, w.queues, w.kinds, w.started_at, w.seen_at, w.lease_until, w.has_lock, \
-          w.state, w.running::bigint from tenure.worker_list w order by w.id limit $1",
+          w.state, w.running::bigint, w.overruns::bigint from tenure.worker_list w order by w.id limit $1",
     params: &[Type::INT8],
 };
 

@@ -35,6 +35,11 @@ static HEARTBEAT: Statement = Statement {
     sql: "select lease_left_ms, cancel_jobs from tenure.heartbeat($1, $2::text::uuid)",
     params: &[Type::INT8, Type::TEXT],
 };
+static NOTE_OVERRUNS: Statement = Statement {
+    name: "note_overruns",
+    sql: "select tenure.note_overruns($1, $2::text::uuid, $3, $4)",
+    params: &[Type::INT8, Type::TEXT, Type::INT8_ARRAY, Type::BOOL],
+};
 static LEAVE: Statement = Statement {
     name: "leave_worker",
     sql: "select tenure.leave_worker($1, $2::text::uuid)",
@@ -71,7 +76,7 @@ static PROGRESS: Statement = Statement {
 
 #[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] =
-    &[&REGISTER, &ATTACH, &HEARTBEAT, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
+    &[&REGISTER, &ATTACH, &HEARTBEAT, &NOTE_OVERRUNS, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
 
 /// One registration of a worker: the number and the secret that every later verb shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,6 +203,11 @@ impl Session {
             lease_left: Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)),
             cancel_jobs: cancel_jobs.unwrap_or_default(),
         }))
+    }
+
+    /// Tells which jobs of this worker should have ended and have not; all of them. `left`: it has stopped but for these.
+    pub(crate) async fn note_overruns(&self, me: &Registration, jobs: &[i64], left: bool) -> Result<(), StoreError> {
+        self.query_opt(&NOTE_OVERRUNS, &[&me.worker, &me.token, &jobs, &left]).await.map(drop)
     }
 
     /// The last act of a clean stop. False: leases are left, the row stays until they are rescued.

@@ -1,22 +1,23 @@
 //! What a handler knows of its job, and how it is told to stop.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use serde::Serialize;
-use tokio::sync::Notify;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::Engine;
-use super::lease::{Job, Lease};
+use super::blocking::Blocking;
+use super::job_run::JobRun;
 use super::result::stored_form;
 use crate::client::Client;
 use crate::client::enqueue::complete_on;
 use crate::client::executor::Executor;
 use crate::error::{Error, ErrorCode};
-use crate::model::{JobId, RawJson};
+use crate::model::limits::ERROR_TEXT_BYTES_MAX;
+use crate::model::{JobId, RawJson, storable};
 
 /// Why a handler should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,27 +27,32 @@ pub enum StopReason {
     Cancelled,
     /// The worker stops; the job is given back without using an attempt.
     Shutdown,
+    /// The attempt took longer than its timeout. Only code in [`Context::spawn_blocking`] lives to see it: the rest of the
+    /// handler is aborted in the same moment.
+    TimedOut,
     /// The job is not this worker's any more: what the handler does from now on may happen twice, and its result is
     /// refused.
     LeaseLost,
 }
 
 /// Code of a run that nobody asked to stop.
-const NOT_ASKED: u8 = 0;
+pub(super) const NOT_ASKED: u8 = 0;
 
 impl StopReason {
-    const ALL: [StopReason; 3] = [StopReason::Cancelled, StopReason::Shutdown, StopReason::LeaseLost];
+    const ALL: [StopReason; 4] =
+        [StopReason::Cancelled, StopReason::Shutdown, StopReason::TimedOut, StopReason::LeaseLost];
 
     /// How an atomic holds it; never [`NOT_ASKED`].
-    fn code(self) -> u8 {
+    pub(super) fn code(self) -> u8 {
         match self {
             StopReason::Cancelled => 1,
             StopReason::Shutdown => 2,
-            StopReason::LeaseLost => 3,
+            StopReason::TimedOut => 3,
+            StopReason::LeaseLost => 4,
         }
     }
 
-    fn with_code(code: u8) -> Option<StopReason> {
+    pub(super) fn with_code(code: u8) -> Option<StopReason> {
         StopReason::ALL.into_iter().find(|reason| reason.code() == code)
     }
 }
@@ -56,6 +62,7 @@ impl fmt::Display for StopReason {
         f.write_str(match self {
             StopReason::Cancelled => "cancelled",
             StopReason::Shutdown => "shutdown",
+            StopReason::TimedOut => "timed out",
             StopReason::LeaseLost => "lease lost",
         })
     }
@@ -70,7 +77,7 @@ pub struct Context {
 impl Context {
     /// The job's number.
     pub fn job_id(&self) -> JobId {
-        self.run.job
+        self.run.job()
     }
 
     /// The job's kind.
@@ -96,7 +103,7 @@ impl Context {
     /// Text that is the same for every attempt of this job and for no other job: pass it to a provider that accepts
     /// one, so that an attempt that is repeated is not billed twice.
     pub fn idempotency_key(&self) -> &str {
-        self.run.key.get_or_init(|| default_key(self.run.job, self.run.created_at))
+        self.run.key.get_or_init(|| default_key(self.run.job(), self.run.created_at))
     }
 
     /// A number that is larger in every later attempt: a system that remembers the largest it saw can refuse a late
@@ -135,6 +142,47 @@ impl Context {
         token
     }
 
+    /// Runs code that blocks its thread (a computation, a library without async, a large file) on a thread for such code,
+    /// as a part of this handler. Await it for what the code returns; a panic in it is a panic of the handler.
+    ///
+    /// The attempt lasts as long as the code runs, also when nobody awaits it: the job keeps its slot and its lease, and
+    /// starts nowhere else ([`KindOptions::take_over`](super::KindOptions::take_over) changes that). A thread cannot be
+    /// aborted, so let long code look at [`is_cancelled`](Context::is_cancelled) now and then: it says so when the job was
+    /// cancelled, the worker stops, the attempt timed out, or the lease was lost. Code that has not begun when the handler
+    /// is aborted never begins.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    ///
+    /// # Example
+    /// ```no_run
+    /// # async fn example(ctx: tenure::Context) -> Result<usize, tenure::Fail> {
+    /// let inner = ctx.clone();
+    /// let primes = ctx.spawn_blocking(move || {
+    ///     (2..10_000_000_u64).take_while(|_| !inner.is_cancelled()).filter(|n| (2..*n).all(|d| n % d > 0)).count()
+    /// });
+    /// Ok(primes.await)
+    /// # }
+    /// ```
+    pub fn spawn_blocking<T, F>(&self, code: F) -> Blocking<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        Blocking::start(&self.run, code)
+    }
+
+    /// Records a value with this attempt should it fail, however it fails: also by a timeout or a panic, when the handler
+    /// has no last word. A later value of the same key replaces the one before. Text is cut at 16 KiB; all details
+    /// together should stay below 64 KiB, above which they are left out.
+    pub fn detail(&self, key: &str, value: impl Into<Value>) {
+        let value = match value.into() {
+            Value::String(text) => Value::String(storable(&text, ERROR_TEXT_BYTES_MAX).into_owned()),
+            other => other,
+        };
+        self.run.details().insert(storable(key, 128).into_owned(), value);
+    }
+
     /// Stores how far the job is, for people to see. At most 64 KiB of JSON; the newest value replaces the one before.
     ///
     /// # Errors
@@ -143,7 +191,7 @@ impl Context {
     pub async fn progress(&self, value: &(impl Serialize + Sync + ?Sized)) -> Result<(), Error> {
         let value = RawJson::of(value)?;
         let session = self.client().session().await?;
-        let stored = session.progress(self.run.job.get(), self.fence(), value.get()).await;
+        let stored = session.progress(self.run.job().get(), self.fence(), value.get()).await;
         match stored.map_err(|error| Error::store("store the progress", error))? {
             true => Ok(()),
             false => Err(self.lease_lost()),
@@ -179,7 +227,7 @@ impl Context {
         engine.kinds[self.run.kind].completes_itself.store(true, Ordering::Relaxed);
         let result = stored_form(result);
         let texts = &engine.settings.work_session.texts;
-        complete_on(tx, texts, self.run.job, self.fence(), result.as_ref()).await?;
+        complete_on(tx, texts, self.run.job(), self.fence(), result.as_ref()).await?;
         self.run.completes_itself.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -191,7 +239,8 @@ impl Context {
     }
 
     fn lease_lost(&self) -> Error {
-        let text = format!("the lease {} on job {} is lost: the job belongs to others now", self.fence(), self.run.job);
+        let text =
+            format!("the lease {} on job {} is lost: the job belongs to others now", self.fence(), self.run.job());
         Error::new(ErrorCode::LeaseLost, text)
     }
 
@@ -220,118 +269,6 @@ impl fmt::Debug for Context {
 fn default_key(job: JobId, created_at: SystemTime) -> String {
     let micros = created_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
     format!("{job}-{micros:x}")
-}
-
-/// One run of one job.
-pub(super) struct JobRun {
-    pub(super) engine: Arc<Engine>,
-    job: JobId,
-    pub(super) lease: Arc<Lease>,
-    pub(super) slot: u32,
-    pub(super) queue: usize,
-    pub(super) kind: usize,
-    pub(super) attempt: u16,
-    pub(super) max_attempts: u16,
-    created_at: SystemTime,
-    key: OnceLock<String>,
-    pub(super) began: Instant,
-    /// When it must have ended; none: no limit.
-    pub(super) must_end: Option<Instant>,
-    /// [`NOT_ASKED`], or the code of the [`StopReason`].
-    stop: AtomicU8,
-    aborted_at: OnceLock<Instant>,
-    told: Notify,
-    token: OnceLock<CancellationToken>,
-    /// The handler called `complete_in`: its own transaction ends the job.
-    pub(super) completes_itself: AtomicBool,
-    pub(super) refused: AtomicBool,
-    pub(super) overrun: AtomicBool,
-}
-
-impl JobRun {
-    pub(super) fn of(engine: Arc<Engine>, job: &mut Job) -> JobRun {
-        let began = Instant::now();
-        let timeout = job.timeout.unwrap_or(engine.kinds[job.kind].options.timeout);
-        let key = OnceLock::new();
-        if let Some(given) = job.idempotency_key.take() {
-            let _ = key.set(given);
-        }
-        JobRun {
-            job: job.id,
-            lease: job.lease.clone(),
-            slot: job.slot,
-            queue: job.queue,
-            kind: job.kind,
-            attempt: u16::try_from(job.attempt).unwrap_or_default(),
-            max_attempts: u16::try_from(job.max_attempts).unwrap_or_default(),
-            created_at: job.created_at,
-            key,
-            began,
-            must_end: if timeout.is_zero() { None } else { began.checked_add(timeout) },
-            stop: AtomicU8::new(NOT_ASKED),
-            aborted_at: OnceLock::new(),
-            told: Notify::new(),
-            token: OnceLock::new(),
-            completes_itself: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
-            overrun: AtomicBool::new(false),
-            engine,
-        }
-    }
-
-    pub(super) fn job(&self) -> JobId {
-        self.job
-    }
-
-    pub(super) fn fence(&self) -> i64 {
-        self.lease.id
-    }
-
-    pub(super) fn stop_reason(&self) -> Option<StopReason> {
-        StopReason::with_code(self.stop.load(Ordering::Acquire))
-    }
-
-    /// Asks the handler to stop. The loss of the lease replaces any other reason, otherwise the first one stands.
-    pub(super) fn stop(&self, reason: StopReason) {
-        let code = reason.code();
-        if reason == StopReason::LeaseLost {
-            self.stop.store(code, Ordering::Release);
-        } else {
-            let _ = self.stop.compare_exchange(NOT_ASKED, code, Ordering::AcqRel, Ordering::Acquire);
-        }
-        if let Some(token) = self.token.get() {
-            token.cancel();
-        }
-        self.told.notify_waiters();
-    }
-
-    /// Ends the handler at its next await.
-    pub(super) fn abort(&self) {
-        let _ = self.aborted_at.set(Instant::now());
-        self.told.notify_waiters();
-    }
-
-    pub(super) async fn until_aborted(&self) {
-        loop {
-            let told = self.told.notified();
-            if self.aborted_at.get().is_some() {
-                return;
-            }
-            told.await;
-        }
-    }
-
-    /// Should have ended and has not: blocking code in the handler.
-    pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        let aborted_at = self.aborted_at.get().copied();
-        [aborted_at, self.must_end].into_iter().flatten().any(|end| end <= now)
-    }
-}
-
-impl fmt::Debug for JobRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JobRun({} under lease {})", self.job, self.lease.id)
-    }
 }
 
 #[cfg(test)]

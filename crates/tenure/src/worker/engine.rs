@@ -13,7 +13,7 @@ use super::flush::{Outbox, Report};
 use super::kinds::Kind;
 use super::lease::{Held, Job, Running};
 use super::link::Link;
-use super::run::run;
+use super::run::{give_up, run};
 use super::standing::Standing;
 use super::stats::Counters;
 use crate::model::JobId;
@@ -24,7 +24,7 @@ const LOST_NOTICE: Duration = Duration::from_millis(50);
 /// A runner lets others have the thread after this time of jobs that never wait.
 const RUNNER_TURN: Duration = Duration::from_millis(2);
 /// A handler that is still there so long after it had to stop has overrun.
-const OVERRUN_NOTICE: Duration = Duration::from_secs(1);
+pub(super) const OVERRUN_NOTICE: Duration = Duration::from_secs(1);
 
 /// How far a worker is with its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +90,12 @@ pub(super) struct Engine {
     pub(super) woken: Notify,
     /// Maintenance is due.
     pub(super) tick_wanted: Notify,
+    /// Look again which handlers overrun.
+    pub(super) overruns_changed: Notify,
+    /// The worker has stopped, but for handlers that do not.
+    pub(super) left: AtomicBool,
+    /// The database was told so.
+    pub(super) left_noted: Notify,
     pub(super) phase: watch::Sender<Phase>,
     /// At its end the worker may tell the database that it holds nothing.
     pub(super) signs_off: AtomicBool,
@@ -117,6 +123,9 @@ impl Engine {
             room: Notify::new(),
             woken: Notify::new(),
             tick_wanted: Notify::new(),
+            overruns_changed: Notify::new(),
+            left: AtomicBool::new(false),
+            left_noted: Notify::new(),
             phase: watch::Sender::new(Phase::Working),
             signs_off: AtomicBool::new(false),
             stop_wish: watch::Sender::new(StopWish::None),
@@ -143,6 +152,13 @@ impl Engine {
     pub(super) async fn until(&self, phase: Phase) {
         let mut phases = self.phase.subscribe();
         let _ = phases.wait_for(|now| *now >= phase).await;
+    }
+
+    /// Until the worker has ended, and with it all handlers that hold a job. While one does not stop, others must not get
+    /// its job: the worker's lease lives on with it, or ends with the process.
+    pub(super) async fn until_gone(&self) {
+        self.until(Phase::Ended).await;
+        self.running.until_none_holds().await;
     }
 
     pub(super) fn wish_stop(&self, wish: StopWish) {
@@ -323,6 +339,7 @@ impl Engine {
         for run in &runs {
             run.stop(StopReason::LeaseLost);
         }
+        self.running.notify();
         if !runs.is_empty() {
             tokio::spawn(async move {
                 tokio::time::sleep(LOST_NOTICE).await;
@@ -342,17 +359,28 @@ impl Engine {
         }
     }
 
-    /// Counts handlers that should have ended and have not.
-    pub(super) fn note_overruns(&self) {
+    /// Looks for handlers that should have ended and have not. Each is counted once; the attempt of a kind that is taken
+    /// over ends. The jobs of the others, for people to see.
+    pub(super) fn overruns(&self) -> Vec<JobId> {
         let now = Instant::now();
+        let since = now.checked_sub(OVERRUN_NOTICE).unwrap_or(now);
+        let mut jobs = Vec::new();
         for run in self.running.all() {
-            let since = now.checked_sub(OVERRUN_NOTICE).unwrap_or(now);
-            if run.is_overdue(since) && !run.overrun.swap(true, Relaxed) {
+            if run.is_overdue(now) {
+                give_up(&run);
+            }
+            let overruns = run.is_overdue(since) || (self.left.load(Relaxed) && run.holds_lease());
+            if overruns && !run.overrun.swap(true, Relaxed) {
                 self.stats.overruns.one();
                 let kind = &self.kinds[run.kind].name;
                 tracing::warn!(job = %run.job(), kind, "overrun: the handler does not stop (blocking code?); it keeps its slot");
             }
+            if run.overrun.load(Relaxed) && run.holds_lease() {
+                jobs.push(run.job());
+            }
         }
+        jobs.sort_unstable();
+        jobs
     }
 }
 

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::backoff::Backoff;
-use super::context::JobRun;
 use super::engine::{Engine, Phase};
+use super::job_run::JobRun;
 use super::lease::{Job, Lease, Slots};
 use super::link::Attached;
 use super::result::refused_result;
@@ -31,8 +31,8 @@ const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
     Completed(Option<RawJson>),
-    /// The handler's own transaction completed the job, if it committed.
-    CompletedItself,
+    /// The handler's own transaction completed the job, if it committed; otherwise this is written.
+    CompletedItself(Box<Failure>),
     Failed(Box<Failure>),
     /// Not run, or not to its end, for no fault of the job's: no attempt is used.
     Released,
@@ -85,7 +85,7 @@ impl Report {
         match &self.ending {
             Ending::Completed(Some(result)) => result.get().len(),
             Ending::Failed(failure) => failure.message.len() + failure.details.to_string().len(),
-            Ending::Completed(None) | Ending::CompletedItself | Ending::Released => 0,
+            Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Released => 0,
         }
     }
 
@@ -93,7 +93,7 @@ impl Report {
         match self.ending {
             Ending::Completed(_) => Verb::Complete,
             // "It did not complete" is refused as "already" when it did: the cheapest way to ask.
-            Ending::CompletedItself | Ending::Failed(_) => Verb::Fail,
+            Ending::CompletedItself(_) | Ending::Failed(_) => Verb::Fail,
             Ending::Released => Verb::Release,
         }
     }
@@ -103,16 +103,9 @@ impl Report {
     }
 
     fn failure_row(&self) -> FailureRow {
-        let not_committed = || Failure {
-            verdict: "retry",
-            delay_ms: None,
-            cause: "error",
-            message: "the handler returned, but the transaction of complete_in did not commit".to_owned(),
-            details: Value::Null,
-        };
         let failure = match &self.ending {
-            Ending::Failed(failure) => (**failure).clone(),
-            Ending::Completed(_) | Ending::CompletedItself | Ending::Released => not_committed(),
+            Ending::Failed(failure) | Ending::CompletedItself(failure) => (**failure).clone(),
+            Ending::Completed(_) | Ending::Released => unreachable!("only failures are written by fail"),
         };
         FailureRow {
             lease: self.lease.id,
@@ -141,7 +134,14 @@ impl Report {
                 details: Value::Null,
                 ..(**failure).clone()
             })),
-            (Ending::Completed(_) | Ending::CompletedItself | Ending::Failed(_) | Ending::Released, _) => return false,
+            (Ending::CompletedItself(failure), 1) => Ending::CompletedItself(Box::new(Failure {
+                message: "the transaction of complete_in did not commit".to_owned(),
+                details: Value::Null,
+                ..(**failure).clone()
+            })),
+            (Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released, _) => {
+                return false;
+            }
         };
         true
     }
@@ -378,7 +378,7 @@ async fn fail(engine: &Engine, attached: &Attached, group: &Group) -> Result<(),
 fn note_failed(engine: &Engine, report: &Report, status: FailStatus) {
     let stats = &engine.stats;
     match (&report.ending, status) {
-        (Ending::CompletedItself, FailStatus::Already) => stats.completed.one(),
+        (Ending::CompletedItself(_), FailStatus::Already) => stats.completed.one(),
         (_, FailStatus::Retrying) => stats.failed.one(),
         (_, FailStatus::Dead) => {
             stats.failed.one();
@@ -396,7 +396,7 @@ fn lost(engine: &Engine, reports: &[Report]) {
         match report.ending {
             // A job that goes back anyway is not missed.
             Ending::Released => {}
-            Ending::Completed(_) | Ending::CompletedItself | Ending::Failed(_) => {
+            Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) => {
                 engine.stats.lease_lost.one();
                 tracing::warn!(job = %report.job, lease = report.lease.id, "lease lost: the end of this run was refused");
             }
@@ -427,14 +427,13 @@ mod tests {
         Report { job: JobId::from(lease.id * 128 + i64::from(slot)), lease, slot, ending, plainer: 0 }
     }
 
+    fn a_failure() -> Box<Failure> {
+        let details = Value::Null;
+        Box::new(Failure { verdict: "retry", delay_ms: None, cause: "error", message: "m".into(), details })
+    }
+
     fn failure() -> Ending {
-        Ending::Failed(Box::new(Failure {
-            verdict: "retry",
-            delay_ms: None,
-            cause: "error",
-            message: "m".into(),
-            details: Value::Null,
-        }))
+        Ending::Failed(a_failure())
     }
 
     #[test]
@@ -444,7 +443,7 @@ mod tests {
             report(1, 1, 7, failure()),
             report(1, 2, 7, Ending::Completed(None)),
             report(2, 0, 8, Ending::Completed(None)),
-            report(1, 3, 7, Ending::CompletedItself),
+            report(1, 3, 7, Ending::CompletedItself(a_failure())),
         ];
         let groups = grouped(reports);
         let shape: Vec<_> = groups.iter().map(|group| (group.verb, group.reports.len())).collect();

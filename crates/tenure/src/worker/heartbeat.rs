@@ -13,10 +13,11 @@ use tokio::time::MissedTickBehavior;
 use tokio_postgres::Notification;
 
 use super::backoff::Backoff;
-use super::engine::{Engine, Phase};
+use super::engine::Engine;
 use super::link::loss_of;
 use super::standing::Side;
 use crate::error::Error;
+use crate::model::JobId;
 use crate::store::{Introduction, Registration, Session, StoreError};
 
 /// Notifications are hints; more than this many unread ones are dropped.
@@ -72,7 +73,7 @@ async fn watch(engine: Arc<Engine>) {
 async fn keep(engine: &Arc<Engine>, tell_started: oneshot::Sender<Result<(), Error>>) -> bool {
     // A worker that ends while the database is away for a moment still tries to sign off.
     let too_late = async {
-        engine.until(Phase::Ended).await;
+        engine.until_gone().await;
         tokio::time::sleep(LEAVE_MAX).await;
     };
     tokio::select! {
@@ -95,7 +96,7 @@ async fn keep_connecting(engine: &Arc<Engine>, tell_started: oneshot::Sender<Res
                     Some(tell) => drop(tell.send(Ok(()))),
                     None => engine.stats.reconnects.one(),
                 }
-                let control = Controlled { engine, session, registration, notifications };
+                let control = Controlled { engine, session, registration, notifications, overruns_told: None };
                 if let Served::Left(left) = control.serve().await {
                     return left;
                 }
@@ -186,6 +187,8 @@ struct Controlled<'a> {
     session: Session,
     registration: Arc<Registration>,
     notifications: mpsc::Receiver<Notification>,
+    /// What the database was told on this connection.
+    overruns_told: Option<(Vec<i64>, bool)>,
 }
 
 impl Controlled<'_> {
@@ -210,7 +213,7 @@ impl Controlled<'_> {
                     Err(Served::Gone)
                 }
                 _ = standing.wait_for(|now| now.as_deref() != Some(&*registration)) => Err(Served::Gone),
-                () = self.engine.until(Phase::Ended) => Err(Served::Left(self.leave().await)),
+                () = self.engine.until_gone() => Err(Served::Left(self.leave().await)),
                 Some(notification) = self.notifications.recv() => {
                     if self.hear(notification.payload()) {
                         beat_at = Instant::now();
@@ -219,7 +222,8 @@ impl Controlled<'_> {
                 }
                 () = self.engine.tick_wanted.notified() => { tick_at = self.tick().await; Ok(()) }
                 () = at(tick_at) => { tick_at = self.tick().await; Ok(()) }
-                _ = overruns.tick() => { self.engine.note_overruns(); Ok(()) }
+                _ = overruns.tick() => { self.note_overruns().await; Ok(()) }
+                () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
             };
             if let Err(end) = done {
                 return end;
@@ -264,6 +268,24 @@ impl Controlled<'_> {
             Some(_) | None => {}
         }
         false
+    }
+
+    /// Tells the database which of our jobs overrun, when that has changed.
+    async fn note_overruns(&mut self) {
+        let left = self.engine.left.load(Relaxed);
+        let jobs: Vec<i64> = self.engine.overruns().into_iter().map(JobId::get).collect();
+        if self.overruns_told.as_ref().is_some_and(|(told, told_left)| *told == jobs && *told_left == left) {
+            return;
+        }
+        match self.session.note_overruns(&self.registration, &jobs, left).await {
+            Ok(()) => {
+                self.overruns_told = Some((jobs, left));
+                if left {
+                    self.engine.left_noted.notify_waiters();
+                }
+            }
+            Err(error) => tracing::warn!(%error, "overruns could not be noted"),
+        }
     }
 
     /// A maintenance turn; when we were asked to do the next one.

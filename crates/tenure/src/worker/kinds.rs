@@ -22,11 +22,12 @@ pub struct KindOptions {
     pub(super) retry: Option<RetryPolicy>,
     pub(super) timeout: Duration,
     pub(super) stop_grace: Duration,
+    pub(super) take_over: bool,
 }
 
 impl Default for KindOptions {
     fn default() -> KindOptions {
-        KindOptions { retry: None, timeout: TIMEOUT_DEFAULT, stop_grace: Duration::from_secs(5) }
+        KindOptions { retry: None, timeout: TIMEOUT_DEFAULT, stop_grace: Duration::from_secs(5), take_over: false }
     }
 }
 
@@ -45,12 +46,27 @@ impl KindOptions {
     /// How long a handler may take before it is aborted and the attempt has failed; a job's own timeout goes before.
     /// Zero: no limit. Default: one hour.
     ///
-    /// Aborting means that the handler's future is dropped, at its next await. A handler that blocks its thread cannot
-    /// be aborted: it keeps its slot, is counted as an overrun, and its end is recorded when it returns. Code that it
-    /// handed to another thread (`spawn_blocking`) goes on by itself while the job is tried again: let that code look
-    /// at [`Context::is_cancelled`].
+    /// Aborting means that the handler's future is dropped, at its next await. What cannot be aborted is a handler that
+    /// blocks its thread, and code that it runs by [`Context::spawn_blocking`]: such an attempt keeps its slot and its
+    /// lease, is reported as an overrun, and starts nowhere else until it returns or the process ends
+    /// ([`take_over`](KindOptions::take_over) changes that). A result that comes more than a second late is
+    /// refused: the attempt has timed out. Code in other threads or tasks (a bare `tokio::task::spawn_blocking`, `tokio::spawn`) is not seen: it goes
+    /// on by itself while the job is tried again.
     pub fn timeout(mut self, timeout: Duration) -> KindOptions {
         self.timeout = timeout;
+        self
+    }
+
+    /// Whether an attempt ends at its timeout although its handler does not: the job is then tried again, here or
+    /// elsewhere, while the old copy may still run. What the old copy still says, and its
+    /// [`complete_in`](Context::complete_in), is refused. The same holds when a cancelled handler outlasts its stop grace,
+    /// and at the end of a worker's shutdown. Default: false, a job never runs twice at a time.
+    ///
+    /// For handlers that may hang for ever (a call without a timeout of its own) and whose copies do no harm to each
+    /// other. The slot stays in use until the old copy returns. A handler that blocks a thread of the runtime is noticed
+    /// within a second.
+    pub fn take_over(mut self, yes: bool) -> KindOptions {
+        self.take_over = yes;
         self
     }
 

@@ -1,12 +1,13 @@
 //! What this worker holds: leases, the jobs in them, and the jobs whose handlers run.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
 
-use super::context::JobRun;
+use super::job_run::JobRun;
 use crate::model::{JobId, RawJson};
 use crate::store::{ClaimedRow, Registration, Strip};
 
@@ -136,7 +137,8 @@ impl Slots {
 #[derive(Default)]
 pub(super) struct Running {
     runs: Mutex<HashMap<(i64, JobId), Arc<JobRun>>>,
-    emptied: Notify,
+    /// None is left, or one that overran is gone.
+    changed: Notify,
 }
 
 impl Running {
@@ -147,20 +149,40 @@ impl Running {
     pub(super) fn remove(&self, run: &JobRun) {
         let mut runs = self.runs();
         runs.remove(&(run.fence(), run.job()));
-        if runs.is_empty() {
-            self.emptied.notify_waiters();
+        if runs.is_empty() || run.overrun.load(Relaxed) {
+            drop(runs);
+            self.changed.notify_waiters();
         }
+    }
+
+    /// Leases of some of them are gone.
+    pub(super) fn notify(&self) {
+        self.changed.notify_waiters();
     }
 
     /// Waits until no handler runs.
     pub(super) async fn until_empty(&self) {
+        self.until(Self::is_empty).await;
+    }
+
+    /// Waits until no handler runs whose job is this worker's.
+    pub(super) async fn until_none_holds(&self) {
+        self.until(|runs| runs.holding().is_empty()).await;
+    }
+
+    async fn until(&self, done: impl Fn(&Running) -> bool) {
         loop {
-            let emptied = self.emptied.notified();
-            if self.is_empty() {
+            let changed = self.changed.notified();
+            if done(self) {
                 return;
             }
-            emptied.await;
+            changed.await;
         }
+    }
+
+    /// Those whose jobs are this worker's.
+    pub(super) fn holding(&self) -> Vec<Arc<JobRun>> {
+        self.runs().values().filter(|run| run.holds_lease()).cloned().collect()
     }
 
     pub(super) fn of_job(&self, job: JobId) -> Vec<Arc<JobRun>> {

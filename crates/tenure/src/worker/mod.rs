@@ -1,11 +1,12 @@
 //! The worker: claims jobs, runs their handlers, and writes down how they ended.
 //!
 //! It is a pipeline. [`claim`] asks for as much as can start, [`engine`] keeps the lines in front of the slots, [`run`]
-//! turns a handler's end into a value, [`flush`] writes those values in groups. Beside it [`heartbeat`] keeps the lease
+//! runs a handler, [`judge`] turns its end into a value, [`flush`] writes those values in groups. Beside it [`heartbeat`] keeps the lease
 //! on a thread of its own, [`link`] keeps the other connection, [`standing`] knows whether both are still good, and
 //! [`shutdown`] ends it all. Handlers never borrow the two connections.
 
 mod backoff;
+mod blocking;
 mod builder;
 mod claim;
 mod context;
@@ -13,6 +14,8 @@ mod cursors;
 mod engine;
 mod flush;
 mod heartbeat;
+mod job_run;
+mod judge;
 mod kinds;
 mod lease;
 mod link;
@@ -25,6 +28,7 @@ mod shutdown;
 mod standing;
 mod stats;
 
+pub use blocking::Blocking;
 pub use builder::WorkerBuilder;
 pub use context::{Context, StopReason};
 pub use kinds::KindOptions;

@@ -38,9 +38,25 @@ pub(super) fn watch() {
 /// Runs foreign code; a panic becomes a value.
 pub(super) fn caught<T>(code: impl FnOnce() -> T) -> Result<T, Panic> {
     let outer = CATCHING.replace(true);
-    let answer = catch_unwind(AssertUnwindSafe(code));
+    let answer = catch_unwind(AssertUnwindSafe(code)).map_err(value_of);
     CATCHING.set(outer);
-    answer.map_err(|payload| Panic { message: text_of(payload.as_ref()), location: PLACE.take() })
+    answer
+}
+
+fn value_of(payload: Box<dyn Any + Send>) -> Panic {
+    let location = PLACE.take();
+    // One that was caught in another thread and is passed on keeps the place where it arose.
+    let payload = match payload.downcast::<Panic>() {
+        Ok(panic) => return *panic,
+        Err(payload) => payload,
+    };
+    let message = text_of(payload.as_ref());
+    // Foreign code once more: the destructor of what was panicked with may panic, and so may that of its panic.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+        PLACE.take();
+    }
+    Panic { message, location }
 }
 
 fn text_of(payload: &(dyn Any + Send)) -> String {
@@ -97,6 +113,30 @@ mod tests {
         check(|| panic!("plain"), "plain");
         check(|| panic!("with {}", 1), "with 1");
         check(|| std::panic::panic_any(7), "a panic with a value that is no text");
+    }
+
+    #[test]
+    fn a_panic_that_is_passed_on_from_another_thread_keeps_its_place() {
+        watch();
+        let there = std::thread::spawn(|| caught(|| panic!("there"))).join().expect("caught").expect_err("panics");
+        let place = there.location.clone();
+        let here = caught(|| std::panic::resume_unwind(Box::new(there))).expect_err("panics");
+        assert_eq!((here.message.as_str(), &here.location), ("there", &place));
+        assert!(place.is_some());
+    }
+
+    #[test]
+    fn a_panic_with_a_value_that_panics_when_dropped_is_one_panic() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                std::panic::panic_any(Bomb);
+            }
+        }
+        watch();
+        let panic = caught(|| std::panic::panic_any(Bomb)).expect_err("panics");
+        assert_eq!(panic.message, "a panic with a value that is no text");
+        assert!(caught(|| ()).is_ok());
     }
 
     #[tokio::test]

@@ -1,54 +1,41 @@
-//! Runs one handler and turns what happened into a value: the report of how the attempt ended.
+//! Runs one handler to its end, with all threads that it started, and leaves the report in the outbox.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Instant, SystemTime};
+use std::sync::atomic::Ordering::AcqRel;
+use std::time::Instant;
 
-use serde_json::{Value, json};
-
-use super::context::{Context, JobRun, StopReason};
+use super::context::{Context, StopReason};
 use super::engine::Engine;
-use super::flush::{Ending, Failure, Report};
+use super::flush::{Ending, Report};
+use super::job_run::{JobRun, Presence};
+use super::judge::{Finish, judge, judged};
 use super::lease::Job;
-use super::panics::{Caught, Panic};
-use crate::model::{Cause, Fail, RawJson, Verdict};
-
-/// How a handler stopped running.
-enum Finish {
-    Returned(Result<Option<RawJson>, Fail>),
-    Panicked(Panic),
-    TimedOut,
-    Aborted,
-}
+use super::panics::Caught;
+use crate::model::RawJson;
 
 /// Runs the job's handler to its end and leaves the report in the outbox.
 pub(super) async fn run(engine: &Arc<Engine>, mut job: Job) {
     let run = Arc::new(JobRun::of(engine.clone(), &mut job));
-    engine.running.add(&run);
+    let _present = Presence::of_handler(&run);
     engine.stats.started.one();
     let finish = drive(&run, job.payload).await;
+    if !run.is_alone() {
+        outlast_threads(&run, &finish).await;
+    }
+    let now = Instant::now();
     if !matches!(finish, Finish::Aborted) {
-        engine.kinds[run.kind].observe(run.began.elapsed());
+        engine.kinds[run.kind].observe(now - run.began);
     }
-    if let Some(ending) = judge(&run, finish) {
-        engine.outbox.put(Report::new(&run, ending));
-    }
-    engine.running.remove(&run);
+    report(&run, finish, now);
 }
 
-/// A handler that returned in spite of a timeout or an abort has returned: what it did is done.
+/// A handler that returned in spite of an abort has returned: what it did is done.
 async fn drive(run: &Arc<JobRun>, payload: RawJson) -> Finish {
     let context = Context { run: run.clone() };
     let handler = &run.engine.kinds[run.kind].handler;
     let mut handler = match Caught::new(|| handler(context, payload)) {
         Ok(handler) => handler,
         Err(panic) => return Finish::Panicked(panic),
-    };
-    let timeout = async {
-        match run.must_end {
-            Some(at) => tokio::time::sleep_until(at.into()).await,
-            None => std::future::pending().await,
-        }
     };
     // In this order: most handlers are ready at once, and then nothing else is even looked at.
     tokio::select! {
@@ -58,89 +45,58 @@ async fn drive(run: &Arc<JobRun>, payload: RawJson) -> Finish {
             Err(panic) => Finish::Panicked(panic),
         },
         () = run.until_aborted() => Finish::Aborted,
-        () = timeout => Finish::TimedOut,
+        () = until_timeout(run) => {
+            // Before the handler is dropped: threads of it look at this.
+            run.stop(StopReason::TimedOut);
+            Finish::TimedOut
+        }
     }
 }
 
-/// None: nothing is reported, the job is not ours any more.
-fn judge(run: &JobRun, finish: Finish) -> Option<Ending> {
-    if run.refused.load(Relaxed) {
-        return Some(Ending::Released);
+async fn until_timeout(run: &JobRun) {
+    match run.must_end {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
-    let stop = run.stop_reason();
+}
+
+/// Threads that run code of the handler are a part of it, whatever became of the rest: the slot, the lease and the report
+/// wait for them.
+async fn outlast_threads(run: &JobRun, finish: &Finish) {
     match finish {
-        Finish::Returned(Ok(_)) if run.completes_itself.load(Relaxed) => Some(Ending::CompletedItself),
-        Finish::Returned(Ok(result)) => Some(Ending::Completed(result)),
-        Finish::Returned(Err(fail)) => Some(judge_failure(run, stop, &fail)),
-        Finish::Panicked(panic) => {
-            run.engine.stats.panics.one();
-            Some(match stop {
-                Some(StopReason::Cancelled) => cancelled(run),
-                Some(StopReason::Shutdown | StopReason::LeaseLost) | None => failed(run, &panic_failure(panic)),
-            })
-        }
-        Finish::TimedOut => {
-            run.engine.stats.timeouts.one();
-            let limit = run.must_end.map(|end| end.saturating_duration_since(run.began)).unwrap_or_default();
-            Some(failed(
-                run,
-                &Fail::retry(format!("the handler was aborted after {limit:?}, its timeout")).cause(Cause::Timeout),
-            ))
-        }
-        Finish::Aborted => match stop {
-            Some(StopReason::Cancelled) => Some(cancelled(run)),
-            Some(StopReason::Shutdown) | None => Some(Ending::Released),
-            Some(StopReason::LeaseLost) => {
-                run.engine.stats.lease_lost.one();
-                None
-            }
+        Finish::Returned(_) | Finish::Panicked(_) => tokio::select! {
+            () = run.until_alone() => return,
+            () = run.until_aborted() => {}
+            () = until_timeout(run) => run.stop(StopReason::TimedOut),
         },
+        Finish::TimedOut | Finish::Aborted => {}
+    }
+    give_up(run);
+    run.until_alone().await;
+}
+
+/// The attempt of a kind that is taken over ends when its time is up, although its handler runs.
+pub(super) fn give_up(run: &JobRun) {
+    if run.takes_over() && !run.reported.swap(true, AcqRel) {
+        let finish = if run.is_aborted() { Finish::Aborted } else { Finish::TimedOut };
+        run.engine.stats.taken_over.one();
+        put(run, judge(run, finish));
     }
 }
 
-fn judge_failure(run: &JobRun, stop: Option<StopReason>, fail: &Fail) -> Ending {
-    match (stop, fail.verdict()) {
-        (Some(StopReason::Cancelled), _) => cancelled(run),
-        // It stopped because it was asked to: that is no failed attempt.
-        (Some(StopReason::Shutdown), Verdict::Retry | Verdict::Cancelled) => Ending::Released,
-        (Some(StopReason::Shutdown | StopReason::LeaseLost) | None, _) => failed(run, fail),
+fn report(run: &JobRun, finish: Finish, now: Instant) {
+    if !run.reported.swap(true, AcqRel) {
+        put(run, judged(run, finish, now));
+    } else if matches!(finish, Finish::Returned(_) | Finish::Panicked(_)) {
+        run.engine.stats.late_ends.one();
+        tracing::warn!(job = %run.job(), lease = run.fence(), "a handler returned after its attempt had been given up: refused");
     }
 }
 
-fn panic_failure(panic: Panic) -> Fail {
-    let fail = Fail::retry(format!("panic: {}", panic.message)).cause(Cause::Panic);
-    match panic.location {
-        Some(location) => fail.detail("panicked_at", location),
-        None => fail,
+/// No ending: nothing is reported, the job is not ours any more.
+fn put(run: &JobRun, ending: Option<Ending>) {
+    match ending {
+        Some(ending) => run.engine.outbox.put(Report::new(run, ending)),
+        None => run.engine.stats.lease_lost.one(),
     }
-}
-
-fn cancelled(run: &JobRun) -> Ending {
-    failed(run, &Fail::cancelled())
-}
-
-fn failed(run: &JobRun, fail: &Fail) -> Ending {
-    let verdict = fail.verdict();
-    let asked = verdict.delay(SystemTime::now());
-    let policy = run.engine.kinds[run.kind].options.retry.as_ref().filter(|_| verdict == Verdict::Retry);
-    let delay = asked.or_else(|| policy.map(|policy| policy.delay(run.attempt, fastrand::f64())));
-    let mut details = fail.details();
-    if let Value::Object(fields) = &mut details {
-        if fail.cause_kind() == Cause::Panic {
-            // The place where we wrote it down says nothing; where it panicked does.
-            fields.remove("location");
-            if let Some(place) = fields.remove("panicked_at") {
-                fields.insert("location".into(), place);
-            }
-        }
-        let ran_ms = u64::try_from(Instant::now().duration_since(run.began).as_millis()).unwrap_or(u64::MAX);
-        fields.insert("ran_ms".into(), json!(ran_ms));
-    }
-    Ending::Failed(Box::new(Failure {
-        verdict: verdict.as_str(),
-        delay_ms: delay.map(|delay| i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)),
-        cause: fail.cause_kind().as_str(),
-        message: fail.message().to_owned(),
-        details,
-    }))
 }

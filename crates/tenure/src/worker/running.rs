@@ -8,13 +8,12 @@ use super::builder::SLOTS_MAX;
 use super::engine::{Engine, StopWish};
 use super::stats::Stats;
 use crate::error::{Error, ErrorCode};
+use crate::model::JobId;
 
 /// A started worker. Dropping it stops the worker at once, without waiting for its handlers.
 ///
-/// A stop, by [`shutdown`](RunningWorker::shutdown), by [`abort`](RunningWorker::abort) or by dropping, is meant to be
-/// followed by the end of the process. A handler that blocks its thread cannot be stopped: when the grace is over its
-/// job is given back all the same, and starts elsewhere. In a process that lives on, the handler may then still be at
-/// it, and what it does happens twice; [`Summary::clean`] is false in that case. The job's result is refused.
+/// A handler that blocks its thread cannot be stopped. When the grace of a stop is over, its job stays this worker's: the
+/// lease is renewed in the background until the handler returns or the process ends, see [`Summary::overrunning`].
 pub struct RunningWorker {
     engine: Arc<Engine>,
     supervisor: Option<JoinHandle<bool>>,
@@ -26,6 +25,9 @@ pub struct RunningWorker {
 pub struct Summary {
     /// All handlers ended or were stopped, all ends are recorded, and the worker signed off.
     pub clean: bool,
+    /// Jobs whose handlers did not stop (blocking code). They stay this worker's, whose lease is renewed until they return or
+    /// the process ends; then they run elsewhere.
+    pub overrunning: Vec<JobId>,
     /// Kinds that this worker refused to run on, see [`Context::refuse_kind`](super::Context::refuse_kind).
     pub refused_kinds: Vec<String>,
     /// What it counted.
@@ -66,8 +68,8 @@ impl RunningWorker {
         self.engine.wish_stop(StopWish::Graceful);
     }
 
-    /// Stops without waiting for handlers: they are aborted, and their jobs go back without using an attempt. End the
-    /// process afterwards: see [`RunningWorker`] for handlers that block.
+    /// Stops without waiting for handlers: they are aborted, and their jobs go back without using an attempt. A handler that
+    /// blocks its thread cannot be aborted, see [`Summary::overrunning`].
     pub fn abort(&self) {
         self.engine.wish_stop(StopWish::AtOnce);
     }
@@ -81,7 +83,12 @@ impl RunningWorker {
         };
         self.supervisor = None;
         let refused = self.engine.kinds.iter().filter(|kind| kind.is_refused());
-        Summary { clean, refused_kinds: refused.map(|kind| kind.name.clone()).collect(), stats: self.stats() }
+        Summary {
+            clean,
+            overrunning: self.engine.running.holding().iter().map(|run| run.job()).collect(),
+            refused_kinds: refused.map(|kind| kind.name.clone()).collect(),
+            stats: self.stats(),
+        }
     }
 
     /// What it has counted so far.

@@ -9,8 +9,9 @@ use tokio::task::JoinHandle;
 
 use super::context::StopReason;
 use super::engine::{Engine, Phase, StopWish};
-use super::flush::{Report, settled_within};
+use super::flush::settled_within;
 use super::heartbeat::Control;
+use super::run::give_up;
 
 /// Of the grace, this part at its end is for handlers that were asked to stop …
 const ASKED_SHARE: u32 = 5;
@@ -20,16 +21,13 @@ const WRITING_SHARE: u32 = 20;
 const WRITING_MAX: Duration = Duration::from_millis(500);
 /// After a wish to stop at once.
 const AT_ONCE: Duration = Duration::from_millis(500);
-/// Aborted handlers are gone at their next await; blocking code is not waited for.
-const ABORT_NOTICE: Duration = Duration::from_millis(100);
 /// The last reports are written for at most this long beyond the grace.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Waits for the wish to stop and carries it out. True: nothing was left behind. `claims` ends by itself when the worker
-/// stops; a claim that is under way until then may still bring jobs, which go back.
+/// stops; a claim that is under way until then may still bring jobs, which go back. `end` is dropped with it, also when the
+/// program's runtime ends under us: the heartbeat must not go on for a worker that is not there.
 pub(super) async fn supervise(engine: Arc<Engine>, control: Control, claims: JoinHandle<()>, end: EndOnDrop) -> bool {
-    // Also when the program's runtime ends under us: the heartbeat must not go on for a worker that is not there.
-    let _end = end;
     let mut wish = engine.stop_wish.subscribe();
     let _ = wish.wait_for(|wish| *wish > StopWish::None).await;
     tracing::info!(running = engine.running.all().len(), "stopping: no more claims");
@@ -48,9 +46,29 @@ pub(super) async fn supervise(engine: Arc<Engine>, control: Control, claims: Joi
     let all_written = settled_within(&engine, last.saturating_duration_since(Instant::now())).await;
     // What an unanswered claim took would belong to nobody if the worker signed off: as a lost worker's it is found.
     engine.signs_off.store(all_answered, Relaxed);
+    if !engine.running.holding().is_empty() {
+        leave_but_for_the_rest(&engine).await;
+        tokio::spawn(outlast(engine.clone(), end));
+        return false;
+    }
     engine.phase.send_replace(Phase::Ended);
     let left = control.ended.await.unwrap_or(false);
     all_ended && all_answered && all_written && left
+}
+
+/// Says so in the database: if the process ends now, as most do, its jobs go back without using an attempt.
+async fn leave_but_for_the_rest(engine: &Engine) {
+    let noted = engine.left_noted.notified();
+    engine.left.store(true, Relaxed);
+    engine.overruns_changed.notify_one();
+    let _ = tokio::time::timeout(LAST_WORDS, noted).await;
+}
+
+/// Handlers that do not stop keep their jobs: the worker has ended for its program, but its lease is renewed and its
+/// reports are written until the last one returns. If the process ends before, they are rescued as those of a dead one.
+async fn outlast(engine: Arc<Engine>, _end: EndOnDrop) {
+    engine.running.until_none_holds().await;
+    settled_within(&engine, LAST_WORDS).await;
 }
 
 /// Ends the worker when whoever answers for it is gone.
@@ -107,8 +125,8 @@ async fn wait_for_handlers(engine: &Engine, until: Instant) {
     }
 }
 
-/// Aborts what still runs. Blocking code cannot be aborted: its job goes back all the same, for the process is about to
-/// end, and waiting for its rescue would count as a lost worker.
+/// Aborts what still runs. Blocking code cannot be aborted, and while it runs its job must not run elsewhere: it stays
+/// this worker's until the code returns or the process ends. Only kinds that are taken over go back all the same.
 async fn abort_the_rest(engine: &Engine, end_at: Instant) -> (bool, Instant) {
     let runs = engine.running.all();
     if runs.is_empty() {
@@ -120,11 +138,14 @@ async fn abort_the_rest(engine: &Engine, end_at: Instant) -> (bool, Instant) {
         run.stop(StopReason::Shutdown);
         run.abort();
     });
-    let _ = tokio::time::timeout(ABORT_NOTICE, engine.running.until_empty()).await;
+    let _ = tokio::time::timeout_at(end_at.into(), engine.running.until_empty()).await;
     let blocked = engine.running.all();
     for run in &blocked {
-        tracing::warn!(job = %run.job(), "the handler does not stop (blocking code?); its job goes back");
-        engine.outbox.put(Report::new(run, super::flush::Ending::Released));
+        give_up(run);
+        if run.holds_lease() {
+            let kind = &engine.kinds[run.kind].name;
+            tracing::warn!(job = %run.job(), kind, "the handler does not stop (blocking code?): its job starts elsewhere when it returns or this process ends");
+        }
     }
     (blocked.is_empty(), end_at)
 }

@@ -42,10 +42,14 @@ counters! {
     released,
     /// Handlers that panicked.
     panics,
-    /// Handlers that were aborted at their timeout.
+    /// Attempts that took longer than their timeout.
     timeouts,
     /// Handlers that did not stop when they had to (blocking code); each is counted once and keeps its slot.
     overruns,
+    /// Of the overruns of kinds that are taken over: attempts that ended while their handlers went on.
+    taken_over,
+    /// Handlers that returned more than a second after their timeout; their results were refused.
+    late_ends,
     /// Ends that the database refused because the lease was gone, and handlers stopped for that reason.
     lease_lost,
     /// Reports that turned out to be recorded before: the answer to the first had been lost.

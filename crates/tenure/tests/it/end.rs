@@ -239,6 +239,120 @@ async fn a_snooze_and_a_release_use_no_attempt() {
 }
 
 #[tokio::test]
+async fn snoozes_are_counted_and_use_no_attempt_however_many() {
+    on_stage(Size::Ci, async |stage| {
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 3::smallint)", &[]).await;
+        let mut hand = hand(stage).await;
+        let seen = "select snoozes from tenure.jobs where id = $1";
+        let mut last = Vec::new();
+        for n in 1..=5 {
+            last = hand.claim(1).await.unwrap().0;
+            assert_eq!(last[0].attempt, 1);
+            assert_eq!(hand.fail(&last[0], "snooze", Some(0)).await.unwrap(), "snoozed");
+            assert_eq!(stage.count(seen, &[&id]).await, n);
+            hand.rewind();
+        }
+        // It waits for a worker again, and yet a repeated report is told that it was heard.
+        assert_eq!(hand.fail(&last[0], "snooze", Some(0)).await.unwrap(), "already");
+        // As after years of polling: no small number is near its end.
+        stage.execute("update tenure.snooze set snoozes = 3000000000", &[]).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        hand.fail(&jobs[0], "snooze", Some(0)).await.unwrap();
+        assert_eq!(stage.count(seen, &[&id]).await, 3_000_000_001);
+        hand.rewind();
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        hand.fail(&jobs[0], "retry", None).await.unwrap();
+        let delay: f64 =
+            stage.one("select extract(epoch from due_at - clock_timestamp())::float8 from tenure.later", &[]).await;
+        assert!(delay <= 2.5, "the first failure waits as the first one: {delay} s");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_many_failed_attempts_the_first_and_the_last_twenty_are_kept() {
+    on_stage(Size::Ci, async |stage| {
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 100::smallint)", &[]).await;
+        let mut hand = hand(stage).await;
+        for attempt in 1..=100 {
+            let (jobs, _) = hand.claim(1).await.unwrap();
+            let status = hand.fail(&jobs[0], "retry", Some(0)).await.unwrap();
+            assert_eq!(status, if attempt < 100 { "retrying" } else { "dead" });
+            if attempt == 40 {
+                assert_eq!(stage.count("select count(*) from tenure.attempt_error", &[]).await, 40);
+                // Lost workers are counted, so they are kept.
+                stage.execute("update tenure.attempt_error set cause = 'worker_lost' where attempt = 30", &[]).await;
+            }
+            hand.rewind();
+        }
+        let kept: Vec<i16> =
+            stage.one("select array_agg(attempt order by attempt) from tenure.attempt_error", &[]).await;
+        assert_eq!(kept, (1..=20).chain([30]).chain(81..=100).collect::<Vec<_>>());
+        let buried = "select json_array_length(errors)::bigint from tenure.dead_letter where job_id = $1";
+        assert_eq!(stage.count(buried, &[&id]).await, 41);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nonsense_delays_are_brought_into_bounds_and_a_thousand_backoffs_stay_within_theirs() {
+    on_stage(Size::Ci, async |stage| {
+        for (delay_ms, expected) in [(i64::MIN, 0.0), (-1, 0.0), (i64::MAX, 315_576_000.0)] {
+            let (hand, jobs) = claimed(stage, 1).await;
+            assert_eq!(hand.fail(&jobs[0], "retry", Some(delay_ms)).await.unwrap(), "retrying");
+            let due =
+                "select coalesce(extract(epoch from max(due_at) - clock_timestamp())::float8, 0) from tenure.later";
+            let delay: f64 = stage.one(due, &[]).await;
+            assert!((delay - expected).abs() < 60.0, "{delay_ms} ms: {delay} s");
+            stage.execute("select tenure.cancel($1)", &[&jobs[0].job]).await;
+        }
+        let outside = "select count(*) from generate_series(1, 1000) n cross join lateral tenure.backoff_ms(n) b
+            where b < least(3600000, 2000 * 2.0 ^ (n - 1)) or b > 1.25 * least(3600000, 2000 * 2.0 ^ (n - 1)) + 1";
+        assert_eq!(stage.count(outside, &[]).await, 0);
+    })
+    .await;
+}
+
+/// Ten thousand jobs fail in one moment: their default backoffs spread them over a window that grows with the delay.
+#[tokio::test]
+async fn jobs_that_fail_together_do_not_come_back_together() {
+    on_stage(Size::Ci, async |stage| {
+        let busiest = "select max(jobs)::float8 / 10000 from (
+            select count(*) as jobs from (select tenure.backoff_ms(6) as ms from generate_series(1, 10000)) w group by ms / 1000) s";
+        let share: f64 = stage.one(busiest, &[]).await;
+        // 64 s, spread over 16 s.
+        assert!(share < 0.15, "the busiest second holds {share} of the wave");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_worker_could_not_stop_goes_back_without_an_attempt_when_its_process_ends() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 2).await;
+        let stuck = jobs[0].job;
+        let left = "select tenure.note_overruns($1, $2::text::uuid, array[$3::bigint], true)";
+        assert!(stage.one::<bool>(left, &[&hand.worker, &hand.token, &stuck]).await);
+        let overrun = "select count(*) from tenure.jobs where overrun and id = $1";
+        assert_eq!(stage.count(overrun, &[&stuck]).await, 1);
+        stage.expire(hand.worker).await;
+        assert_eq!(stage.rescue().await, 2);
+        let causes =
+            "select coalesce(string_agg(cause, ',' order by job_id), '') from tenure.attempt_error where job_id = $1";
+        assert_eq!(stage.one::<String>(causes, &[&stuck]).await, "");
+        assert_eq!(stage.one::<String>(causes, &[&jobs[1].job]).await, "worker_lost");
+        let message: String = stage.one("select message from tenure.attempt_error", &[]).await;
+        assert!(message.contains("(\"hand\", process 1 on test-host) was lost"), "{message}");
+        let mut other = self::hand(stage).await;
+        let (again, _) = other.claim(10).await.unwrap();
+        let attempts: Vec<_> = again.iter().map(|job| (job.job, job.attempt)).collect();
+        assert!(attempts.contains(&(stuck, 1)) && attempts.contains(&(jobs[1].job, 2)), "{attempts:?}");
+        assert!(!stage.one::<bool>(left, &[&hand.worker, &hand.token, &stuck]).await, "it was given up");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn one_failed_job_of_a_bundle_leaves_the_others_alone() {
     on_stage(Size::Ci, async |stage| {
         let (hand, jobs) = claimed(stage, 100).await;

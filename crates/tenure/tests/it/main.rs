@@ -1,5 +1,6 @@
 //! Tests of the whole: every one on a database of its own, on the server of `DATABASE_URL`.
 
+mod attempts;
 mod claim;
 mod clients;
 mod complete_in;

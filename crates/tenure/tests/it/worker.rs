@@ -110,17 +110,21 @@ async fn a_handler_is_aborted_at_its_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocking_handler_keeps_its_slot_past_its_timeout_and_its_end_counts() {
+async fn a_blocking_handler_keeps_its_slot_past_its_timeout_and_its_late_end_is_a_timeout() {
     with_database(async |db| {
         let client = db.client().await;
-        let id = client.enqueue(step(0).timeout(SECOND / 10)).await.unwrap();
+        let id = client.enqueue(step(0).timeout(SECOND / 10).max_attempts(1)).await.unwrap();
         let summary = drain(db, KindOptions::new(), |_: Context, _: Step| async move {
             std::thread::sleep(SECOND * 5 / 2);
             Ok("done after all")
         })
         .await;
-        assert_eq!((summary.stats.started, summary.stats.overruns, summary.stats.completed), (1, 1, 1));
-        assert_eq!(job(&client, id).await.attempt, 1);
+        let stats = summary.stats;
+        assert_eq!((stats.started, stats.overruns, stats.timeouts, stats.late_ends), (1, 1, 1, 1));
+        assert_eq!((stats.completed, stats.dead), (0, 1));
+        let ended = &client.attempt_errors(id).await.unwrap()[0];
+        assert_eq!(ended.cause, "timeout");
+        assert!(ended.message.contains("past its timeout of 100ms: refused"), "{}", ended.message);
     })
     .await;
 }

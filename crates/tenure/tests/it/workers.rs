@@ -1,6 +1,8 @@
 //! Real worker processes: killed, frozen, cut off, behind a pooler; each test plays one scenario.
 
-use tenure_scenarios::scenario::{cost, duty, freeze, handling, kill, long, names, notify, outage, plans, pooler};
+use tenure_scenarios::scenario::{
+    cost, duty, freeze, handling, kill, long, names, notify, outage, plans, poison, pooler,
+};
 use tenure_scenarios::{Measure, Size, Stage, assert_held, on_stage};
 
 async fn check(play: impl AsyncFnOnce(&Stage) -> Vec<Measure>) {
@@ -95,6 +97,21 @@ async fn a_panic_is_a_failed_attempt_and_its_slot_returns() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_outlives_its_timeout_is_not_started_twice_at_a_time() {
     check(handling::timeouts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_aborts_its_process_is_buried_and_its_neighbours_complete() {
+    check(poison::among_slow_jobs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_aborts_at_its_first_instruction_is_buried_too() {
+    check(poison::at_the_first_instruction).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_aborts_among_many_that_were_claimed_ahead_is_buried_too() {
+    check(poison::among_quick_jobs).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,3 +12,4 @@ pub mod notify;
 pub mod outage;
 pub mod plans;
 pub mod pooler;
+pub mod retention;

@@ -24,6 +24,12 @@ const NOTIFICATIONS_MAX: usize = 1024;
 /// A maintenance turn may not hold up the heartbeat for longer than this part of its period.
 const TICK_SHARE: u32 = 2;
 const TICK_MAX: Duration = Duration::from_secs(5);
+/// Jobs that one step of retention deletes one by one, at most; fewer when a step takes too long.
+const RETAIN_ROWS: u32 = 2_000;
+/// And at least: even a very slow disk deletes so many within the limit.
+const RETAIN_ROWS_MIN: u32 = 20;
+/// After a step of retention that failed.
+const RETAIN_AGAIN: Duration = Duration::from_secs(10);
 /// Between two tries of a heartbeat that the database refused.
 const BEAT_AGAIN: Duration = Duration::from_millis(500);
 /// How often handlers are looked at that should have ended.
@@ -93,7 +99,7 @@ async fn keep_connecting(engine: &Arc<Engine>, tell_started: oneshot::Sender<Res
                     Some(tell) => drop(tell.send(Ok(()))),
                     None => engine.stats.reconnects.one(),
                 }
-                let control = Controlled { engine, session, registration, notifications };
+                let control = Controlled::new(engine, session, registration, notifications);
                 if let Served::Left(left) = control.serve().await {
                     return left;
                 }
@@ -184,13 +190,34 @@ struct Controlled<'a> {
     session: Session,
     registration: Arc<Registration>,
     notifications: mpsc::Receiver<Notification>,
+    /// When we were asked to do the next maintenance turn.
+    tick_at: Option<Instant>,
+    /// When to do the next step of retention.
+    retain_at: Option<Instant>,
+    retain_rows: u32,
 }
 
-impl Controlled<'_> {
+impl<'a> Controlled<'a> {
+    fn new(
+        engine: &'a Arc<Engine>,
+        session: Session,
+        registration: Arc<Registration>,
+        notifications: mpsc::Receiver<Notification>,
+    ) -> Controlled<'a> {
+        Controlled {
+            engine,
+            session,
+            registration,
+            notifications,
+            tick_at: None,
+            retain_at: None,
+            retain_rows: RETAIN_ROWS,
+        }
+    }
+
     async fn serve(mut self) -> Served {
         let mut standing = self.engine.standing.watch();
         let mut beat_at = Instant::now();
-        let mut tick_at = None;
         let mut overruns = tokio::time::interval(OVERRUN_LOOK);
         overruns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let registration = self.registration.clone();
@@ -215,8 +242,9 @@ impl Controlled<'_> {
                     }
                     Ok(())
                 }
-                () = self.engine.tick_wanted.notified() => { tick_at = self.tick().await; Ok(()) }
-                () = at(tick_at) => { tick_at = self.tick().await; Ok(()) }
+                () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
+                () = at(self.tick_at) => { self.tick().await; Ok(()) }
+                () = at(self.retain_at) => { self.retain().await; Ok(()) }
                 _ = overruns.tick() => { self.engine.note_overruns(); Ok(()) }
             };
             if let Err(end) = done {
@@ -264,10 +292,10 @@ impl Controlled<'_> {
         false
     }
 
-    /// A maintenance turn; when we were asked to do the next one.
-    async fn tick(&self) -> Option<Instant> {
-        let limit = (self.engine.settings.heartbeat / TICK_SHARE).min(TICK_MAX);
-        match self.session.tick(&self.registration, limit).await {
+    /// A maintenance turn.
+    async fn tick(&mut self) {
+        self.tick_at = None;
+        match self.session.tick(&self.registration, self.turn_max()).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();
                 self.engine.stats.rescued.add(count(ticked.rescued));
@@ -276,13 +304,36 @@ impl Controlled<'_> {
                     self.engine.woken.notify_one();
                 }
                 let next = ticked.next_ms.filter(|_| ticked.ran);
-                next.map(|ms| Instant::now() + Duration::from_millis(u64::try_from(ms).unwrap_or_default()))
+                self.tick_at = next.map(|ms| Instant::now() + Duration::from_millis(count(ms)));
+                if ticked.retain && self.retain_at.is_none() {
+                    self.retain_at = Some(Instant::now());
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
+        }
+    }
+
+    /// One step of retention. Between two of them is as long a pause as the first one took, so that they use half of this
+    /// connection's time at most; heartbeats and maintenance turns come between them.
+    async fn retain(&mut self) {
+        let start = Instant::now();
+        self.retain_at = match self.session.retain(self.retain_rows, self.turn_max()).await {
+            Ok(step) => {
+                self.engine.stats.removed.add(u64::try_from(step.removed).unwrap_or_default());
+                self.retain_rows = (self.retain_rows * 2).min(RETAIN_ROWS);
+                step.more.then(|| Instant::now() + start.elapsed())
             }
             Err(error) => {
-                tracing::warn!(%error, "a maintenance turn failed");
-                None
+                tracing::warn!(%error, rows = self.retain_rows, "a step of retention failed");
+                self.retain_rows = (self.retain_rows / 2).max(RETAIN_ROWS_MIN);
+                Some(Instant::now() + RETAIN_AGAIN)
             }
-        }
+        };
+    }
+
+    /// How long a turn may hold up the heartbeat.
+    fn turn_max(&self) -> Duration {
+        (self.engine.settings.heartbeat / TICK_SHARE).min(TICK_MAX)
     }
 
     /// Nobody waits for longer than [`LEAVE_MAX`] for this.

@@ -47,14 +47,13 @@ pub async fn run(args: Prune) -> Outcome {
         })
         .await?;
     match args.json {
-        true => output::json(&json!({ "removed": pruned.jobs, "ranges_emptied": pruned.ranges, "ranges_in_use": pruned.in_use }))?,
+        true => output::json(
+            &json!({ "removed": pruned.jobs, "ranges_emptied": pruned.ranges, "ranges_in_use": pruned.in_use }),
+        )?,
         false => output::line(&format!("removed {} jobs, emptied {} ranges as a whole", pruned.jobs, pruned.ranges))?,
     }
     if pruned.in_use > 0 {
-        eprintln!(
-            "{} ranges are due, and somebody reads them; the workers empty them once nobody does",
-            pruned.in_use
-        );
+        eprintln!("{} ranges are due, and somebody reads them; the workers empty them once nobody does", pruned.in_use);
     }
     Ok(0)
 }

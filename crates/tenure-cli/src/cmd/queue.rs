@@ -245,7 +245,8 @@ async fn set(args: Set) -> Outcome {
         }))?,
         false => output::line(&format!(
             "{} completed jobs for {}, cancelled ones for {}, dead letters for {}",
-            args.queue.map_or_else(|| "queues without an age of their own keep".to_owned(), |name| format!("{name} keeps")),
+            args.queue
+                .map_or_else(|| "queues without an age of their own keep".to_owned(), |name| format!("{name} keeps")),
             short(keep.completed),
             short(keep.cancelled),
             short(keep.dead),

@@ -33,11 +33,28 @@ begin
 end $$;
 
 -- keep_default: what queues without an age of their own keep, in ms. A setting that was written by hand is held to the limits.
+-- This and the next two are asked at every step of retention: plpgsql keeps their plans.
 create or replace function tenure.keep_default(p_outcome text) returns bigint
-language sql stable as $$
-  select least(greatest(coalesce((select s.value::bigint from tenure.setting s where s.name = format('keep_%s_ms', p_outcome)),
-                                 case p_outcome when 'dead' then 7776000000 else 604800000 end), 1000), 3155760000000)
-$$;
+language plpgsql stable as $$
+begin
+  return least(greatest(coalesce((select s.value::bigint from tenure.setting s where s.name = 'keep_' || p_outcome || '_ms'),
+                                 case p_outcome when 'dead' then 7776000000 else 604800000 end), 1000), 3155760000000);
+end $$;
+
+-- keep_shortest, keep_longest: no completed or cancelled job is due sooner after its end, or later.
+create or replace function tenure.keep_shortest() returns interval
+language plpgsql stable as $$
+begin
+  return interval '1 millisecond' * least(tenure.keep_default('completed'), tenure.keep_default('cancelled'),
+    (select least(min(q.keep_completed_ms), min(q.keep_cancelled_ms)) from tenure.queue q));
+end $$;
+
+create or replace function tenure.keep_longest() returns interval
+language plpgsql stable as $$
+begin
+  return interval '1 millisecond' * greatest(tenure.keep_default('completed'), tenure.keep_default('cancelled'),
+    (select greatest(max(q.keep_completed_ms), max(q.keep_cancelled_ms)) from tenure.queue q));
+end $$;
 
 -- keeps: the defaults (queue is null), and what queues have set themselves.
 create or replace function tenure.keeps() returns table (queue text, completed_ms bigint, cancelled_ms bigint, dead_ms bigint)
@@ -46,17 +63,6 @@ language sql stable security definer set search_path = pg_catalog, tenure, pg_te
   union all
   select q.name, q.keep_completed_ms, q.keep_cancelled_ms, q.keep_dead_ms from tenure.queue q
   where coalesce(q.keep_completed_ms, q.keep_cancelled_ms, q.keep_dead_ms) is not null
-$$;
-
--- keep_shortest, keep_longest: no completed or cancelled job is due sooner after its end, or later.
-create or replace function tenure.keep_shortest() returns interval
-language sql stable as $$
-  select least(min(k.completed_ms), min(k.cancelled_ms)) * interval '1 millisecond' from tenure.keeps() k
-$$;
-
-create or replace function tenure.keep_longest() returns interval
-language sql stable as $$
-  select greatest(max(k.completed_ms), max(k.cancelled_ms)) * interval '1 millisecond' from tenure.keeps() k
 $$;
 
 -- ends_in: the ended jobs of a stretch of ids, in their order, and when each is due to be removed. A job that is older than any queue keeps is
@@ -76,7 +82,7 @@ begin
              * case o.state when 'c' then coalesce(q.keep_completed_ms, v_completed_ms) else coalesce(q.keep_cancelled_ms, v_cancelled_ms) end end
     from (select x.job_id, x.state, x.finished_at from tenure.outcome x
           where x.job_id > p_after and x.job_id < p_before order by x.job_id limit p_limit) o
-    left join tenure.job j on o.finished_at > v_surely and j.id = o.job_id
+    left join tenure.job j on j.id = case when o.finished_at > v_surely then o.job_id end
     left join tenure.queue q on q.name = j.queue
     order by o.job_id;
 end $$;

@@ -1,5 +1,6 @@
 -- retain: removes finished jobs that were kept long enough, a step at a time, with all that belongs to them. Transition: outcome, dead_letter -> none.
--- Parameters: p_limit jobs at most that are deleted one by one; a call also ends after a fifth of a second, so that it never takes long.
+-- Parameters: p_limit jobs at most that are deleted one by one; a call also ends after a fifth of a second, or a quarter of the
+-- statement timeout if that is less, so that it never takes long.
 -- Returns {"ran": bool, "removed": jobs, "emptied": ranges, "dropped": ranges, "in_use": ranges that wait
 -- for somebody who reads them, "more": whether to call again at once}. Where it stands is
 -- stored with each range, so that whoever calls next goes on from there, and nothing is lost with a caller.
@@ -49,22 +50,26 @@ end $$;
 create or replace function tenure.retain_dead(p_limit integer) returns bigint
 language plpgsql as $$
 declare
-  v_queue text := (select d.queue from tenure.dead_letter d order by d.queue limit 1);
-  v_before timestamptz;
+  v_now constant timestamptz := clock_timestamp();
+  v_default_ms constant bigint := tenure.keep_default('dead');
   v_jobs bigint[];
-  v_removed bigint := 0;
 begin
-  while v_queue is not null and v_removed < p_limit loop
-    v_before := clock_timestamp() - interval '1 millisecond'
-      * coalesce((select q.keep_dead_ms from tenure.queue q where q.name = v_queue), tenure.keep_default('dead'));
-    v_jobs := array(select d.job_id from tenure.dead_letter d where d.queue = v_queue and d.died_at <= v_before
-                    order by d.died_at, d.job_id limit p_limit - v_removed for update skip locked);
-    delete from tenure.dead_letter d where d.job_id = any(v_jobs);
-    perform tenure.forget(v_jobs);
-    v_removed := v_removed + cardinality(v_jobs);
-    v_queue := (select d.queue from tenure.dead_letter d where d.queue > v_queue order by d.queue limit 1);
-  end loop;
-  return v_removed;
+  v_jobs := array(
+    with recursive queued as (
+      (select d.queue from tenure.dead_letter d order by d.queue limit 1)
+      union all
+      select n.queue from queued u cross join lateral (select d.queue from tenure.dead_letter d where d.queue > u.queue order by d.queue limit 1) n)
+    select o.job_id from queued u
+    left join tenure.queue q on q.name = u.queue
+    cross join lateral (
+      select d.job_id from tenure.dead_letter d
+      where d.queue = u.queue and d.died_at <= v_now - coalesce(q.keep_dead_ms, v_default_ms) * interval '1 millisecond'
+      order by d.died_at, d.job_id limit p_limit) o
+    limit p_limit);
+  v_jobs := array(select d.job_id from tenure.dead_letter d where d.job_id = any(v_jobs) order by d.job_id for update skip locked);
+  delete from tenure.dead_letter d where d.job_id = any(v_jobs);
+  perform tenure.forget(v_jobs);
+  return cardinality(v_jobs);
 end $$;
 
 -- forget: removes jobs whose end the caller has just deleted, and all that was noted about them.

@@ -9,8 +9,10 @@ create or replace function tenure.retain_range(p_limit integer) returns table (r
 language plpgsql as $$
 #variable_conflict use_column
 declare
-  c_time constant interval := '200 milliseconds';
-  v_end_at constant timestamptz := clock_timestamp() + c_time;
+  c_time_ms constant bigint := 200;
+  v_timeout_ms constant bigint := (select s.setting::bigint from pg_settings s where s.name = 'statement_timeout');
+  v_end_at constant timestamptz := clock_timestamp()
+    + least(c_time_ms, case when v_timeout_ms > 0 then v_timeout_ms / 4 end) * interval '1 millisecond';
   v_old tenure.partition;
   r tenure.partition;
 begin
@@ -24,7 +26,7 @@ begin
     r := tenure.begin_walk(r);
   end if;
   if r.walk = 'l' then
-    r := tenure.look(r, v_end_at);
+    r := tenure.look(r, p_limit, v_end_at);
   elsif r.walk = 't' then
     r := tenure.thin(r, p_limit, v_end_at);
   elsif r.walk = 's' then
@@ -136,10 +138,10 @@ begin
 end $$;
 
 -- look: counts what is kept, and writes nothing; the jobs that ended late are noted, to be put back when the rest goes.
-create or replace function tenure.look(r tenure.partition, p_end_at timestamptz) returns tenure.partition
+create or replace function tenure.look(r tenure.partition, p_limit integer, p_end_at timestamptz) returns tenure.partition
 language plpgsql as $$
 declare
-  c_rows constant integer := 2000;
+  v_rows constant integer := least(p_limit, 2000);
   c_put_back constant integer := 1000;
   c_rewrite constant integer := 10000;   -- so many jobs are rather deleted one by one than written anew around the others
   v_now constant timestamptz := clock_timestamp();
@@ -154,7 +156,7 @@ begin
     select count(*), count(*) filter (where e.due_at > v_now), array_agg(e.job_id) filter (where e.due_at > v_now),
            min(e.due_at) filter (where e.due_at > v_now), max(e.due_at), max(e.job_id)
       into v_seen, v_kept, v_jobs, v_due_at, v_until, v_last
-      from tenure.ends_in(r.walked_to, tenure.jobs_before(r), c_rows) e;
+      from tenure.ends_in(r.walked_to, tenure.jobs_before(r), v_rows) e;
     exit when v_seen = 0;
     r.looked := r.looked + v_seen;
     r.kept := r.kept + v_kept;
@@ -164,7 +166,7 @@ begin
       return tenure.not_whole(r, v_until);
     end if;
     r.keep_jobs := r.keep_jobs || coalesce(v_jobs, '{}');
-    if v_seen < c_rows then
+    if v_seen < v_rows then
       exit;
     end if;
     if clock_timestamp() > p_end_at then

@@ -28,7 +28,10 @@ pub(crate) use worker::{ClaimRequest, ClaimedRow, Introduction, Registration, Tr
 /// Every statement that is sent to the server.
 #[cfg(test)]
 fn statements() -> impl Iterator<Item = &'static Statement> {
-    [enqueue::STATEMENTS, jobs::STATEMENTS, retention::STATEMENTS, worker::STATEMENTS, finish::STATEMENTS].into_iter().flatten().copied()
+    [enqueue::STATEMENTS, jobs::STATEMENTS, retention::STATEMENTS, worker::STATEMENTS, finish::STATEMENTS]
+        .into_iter()
+        .flatten()
+        .copied()
 }
 
 #[cfg(all(test, feature = "testing"))]

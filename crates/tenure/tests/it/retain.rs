@@ -77,7 +77,9 @@ async fn traces(stage: &Stage, job: i64) -> Vec<&'static str> {
 }
 
 async fn in_range(stage: &Stage, first_block: i64) -> i64 {
-    let count = format!("select (select count(*) from tenure.job_{first_block}) + (select count(*) from tenure.outcome_{first_block})");
+    let count = format!(
+        "select (select count(*) from tenure.job_{first_block}) + (select count(*) from tenure.outcome_{first_block})"
+    );
     stage.count(&count, &[]).await
 }
 
@@ -210,7 +212,10 @@ async fn jobs_that_have_not_ended_and_jobs_kept_longer_outlast_their_range() {
         assert_eq!(retain(stage).await, 20_000);
         // 5 waiting, 3 running, 1 scheduled, and one with its outcome.
         assert_eq!(in_range(stage, 0).await, 11);
-        assert_eq!((stage.status(longer).await, stage.status(scheduled).await), ("completed".into(), "scheduled".into()));
+        assert_eq!(
+            (stage.status(longer).await, stage.status(scheduled).await),
+            ("completed".into(), "scheduled".into())
+        );
         assert_eq!((stage.status(waiting[4]).await, stage.status(buried).await), ("available".into(), "dead".into()));
         assert!(hand.complete(&running).await.unwrap().is_empty());
         // The job's row went with its range; the dead letter is a full copy.

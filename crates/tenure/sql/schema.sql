@@ -317,7 +317,7 @@ function lock_key(p_worker bigint) returns integer
 function lock_range(p_job text, p_outcome text) returns boolean
 function locks_count_since() returns timestamp with time zone
 function locks_held() returns TABLE(key integer)
-function look(r tenure.partition, p_end_at timestamp with time zone) returns tenure.partition
+function look(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
 function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit

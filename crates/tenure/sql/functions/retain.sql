@@ -4,11 +4,14 @@
 -- Returns {"ran": bool, "removed": jobs, "emptied": ranges, "dropped": ranges, "in_use": ranges that wait
 -- for somebody who reads them, "more": whether to call again at once}. Where it stands is
 -- stored with each range, so that whoever calls next goes on from there, and nothing is lost with a caller.
+-- Walks read indexes in their order. Parallel workers would read and sort all the rest of a range for each piece of it: without these settings
+-- the planner prefers that from some hundred thousand rows on, and a range of 250,000 jobs took minutes.
 -- Locks: a transaction-level advisory lock that only retain takes, without waiting. Then, in this order: rows of dead_letter or outcome,
 -- skipping what others hold; or one old range of job and outcome (retain_empty.sql); the rows of the jobs in the other tables.
 create or replace function tenure.retain(p_limit integer default 2000) returns json
 language plpgsql security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '100ms' as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
+set max_parallel_workers_per_gather = 0 set lock_timeout = '100ms' as $$
 declare
   c_every constant interval := '1 minute';
   v_limit integer := least(greatest(p_limit, 1), 10000);
@@ -94,7 +97,8 @@ end $$;
 -- "outcome", "jobs"}]}. Locks: none.
 create or replace function tenure.retain_preview(p_after bigint default null, p_limit integer default 20000) returns json
 language plpgsql stable security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
+set max_parallel_workers_per_gather = 0 as $$
 declare
   v_now constant timestamptz := clock_timestamp();
   v_shortest constant interval := tenure.keep_shortest();

@@ -329,6 +329,40 @@ async fn two_at_once_do_not_wait_for_each_other() {
     .await;
 }
 
+/// Buffers that one step touches, in a session whose planner thinks that parallel workers cost nothing.
+async fn step_cost(sql: &tokio_postgres::Client) -> f64 {
+    let explain = "explain (analyze, buffers, timing off, format json) select tenure.retain()";
+    let answer = sql.simple_query(explain).await.expect("a step");
+    let text = answer.iter().find_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let plan: Value = serde_json::from_str(text.expect("a plan")).expect("JSON");
+    let blocks = |key: &str| plan[0]["Plan"][key].as_f64().unwrap_or_default();
+    blocks("Shared Hit Blocks") + blocks("Shared Read Blocks")
+}
+
+#[tokio::test]
+async fn a_look_at_a_large_range_reads_each_row_once() {
+    on_stage(Size::Ci, async |stage| {
+        let jobs = 60_000;
+        narrow(stage, jobs / 100, 3).await;
+        ended(stage, jobs as usize + 1_000, 8).await;
+        stage.sql.batch_execute("vacuum analyze").await.unwrap();
+        let sql = stage.db.sql().await;
+        let cheap = "set parallel_setup_cost = 0; set parallel_tuple_cost = 0; set min_parallel_index_scan_size = 0; set min_parallel_table_scan_size = 0";
+        sql.batch_execute(cheap).await.unwrap();
+        let (mut cost, mut steps) = (0.0, 0);
+        let walking = "select count(*) from tenure.partition where first_block = 0 and drop_at is null";
+        while stage.count(walking, &[]).await == 1 {
+            cost += step_cost(&sql).await;
+            steps += 1;
+        }
+        assert!(cost < 4.0 * jobs as f64, "{cost} buffers in {steps} steps for {jobs} jobs");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn workers_remove_what_is_due_by_themselves() {
     on_stage(Size::Ci, async |stage| {

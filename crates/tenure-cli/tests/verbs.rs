@@ -80,7 +80,7 @@ async fn bad_input_is_named_with_the_way_out_and_nothing_is_enqueued() {
         (&["job", "list", "--limit", "0"], &["limit 0 is outside 1 to 1000"]),
         (&["queue", "pause", ""], &["queue name is empty"]),
         (&["queue", "set", "q"], &["nothing is set", "--keep-dead"]),
-        (&["queue", "set", "--keep-dead", "1d"], &["<QUEUE|--every>"]),
+        (&["queue", "set", "--keep-dead", "1d"], &["no queue is named", "--every"]),
         (&["queue", "set", "q", "--keep-completed", "0"], &["write 1s or forever"]),
         (&["queue", "set", "q", "--keep-completed", "10ms"], &["cannot be kept for 10ms", "1 second to 100 years"]),
         (&["queue", "set", "q", "--keep-completed", "x"], &["\"x\" is not a duration", "or forever"]),

@@ -84,7 +84,6 @@ Examples:
   tenure queue set --every --keep-cancelled 1d        all queues that have no age of their own")]
 pub struct Set {
     /// The queue; it need not have been used yet
-    #[arg(required_unless_present = "every")]
     queue: Option<String>,
 
     /// All queues that have no age of their own
@@ -220,6 +219,12 @@ async fn set(args: Set) -> Outcome {
     if ages.iter().all(|(_, age)| age.is_none()) {
         return Err(Failure::Usage(
             "queue set: nothing is set\n        give --keep-completed, --keep-cancelled or --keep-dead".to_owned(),
+        ));
+    }
+    if args.queue.is_none() && !args.every {
+        return Err(Failure::Usage(
+            "queue set: no queue is named\n        name one, or say --every for all that have no age of their own"
+                .to_owned(),
         ));
     }
     let client = args.connection.connect().await?;

@@ -15,6 +15,8 @@ use crate::{Act, Bound, Measure, Size, Stage, size};
 const BUNDLE: usize = 100;
 /// Blocks that are written in one statement.
 const CHUNK: usize = 500;
+/// Looks at the size of the tables, at least.
+const LOOKS_MIN: usize = 9;
 /// Ranges that the past fills.
 const RANGES: usize = 8;
 /// How often new jobs come.
@@ -354,33 +356,31 @@ pub async fn beside_a_long_read(stage: &Stage) -> Vec<Measure> {
 /// Jobs come and go for as long as it lasts: the tables reach a size and stay there.
 pub async fn plateau(stage: &Stage) -> Vec<Measure> {
     let (time, kept) = (size::RETENTION_DAY.at(stage.size), size::RETENTION_KEEP.at(stage.size));
-    // Each beat is a bundle, that is a block; a range lasts half as long as jobs are kept.
-    let width = (kept.as_secs_f64() / 2.0 / BEAT.as_secs_f64()).ceil() as i64;
+    // Each beat is a bundle, that is a block; a range lasts as long as jobs are kept.
+    let width = (kept.as_secs_f64() / BEAT.as_secs_f64()).ceil() as i64;
     let ranges = (time.as_secs_f64() / BEAT.as_secs_f64()) as i64 / width + 20;
     narrow(stage, width, ranges).await;
     keep(stage, Some(kept.as_millis() as i64)).await;
     let load = Load::default();
     let play = async {
         let (start, mut sizes) = (Instant::now(), Vec::new());
-        while start.elapsed() < time {
+        while start.elapsed() < time || sizes.len() < LOOKS_MIN {
             // Its minute has passed: the clock that matters here is the jobs' age.
             stage.sql.query("select tenure.walk_anew(false)", &[]).await.expect("anew");
             retain_all(stage).await;
             stage
                 .execute("update tenure.partition set drop_at = clock_timestamp() where drop_at is not null", &[])
                 .await;
-            sizes.push((start.elapsed(), used(stage).await));
+            sizes.push(used(stage).await);
             tokio::time::sleep(Duration::from_millis(300)).await; // until the next look
         }
         load.over.store(true, Ordering::SeqCst);
         sizes
     };
     let ((), sizes) = tokio::join!(load.run(stage), play);
-    let most = |from: f64, to: f64| {
-        let part = sizes.iter().filter(|(at, _)| (time.mul_f64(from)..time.mul_f64(to)).contains(at));
-        part.map(|(_, mb)| *mb).fold(0.0, f64::max)
-    };
-    let (middle, end) = (most(1.0 / 3.0, 2.0 / 3.0), most(2.0 / 3.0, 1.0));
+    let third = sizes.len() / 3;
+    let most = |part: &[f64]| part.iter().copied().fold(0.0, f64::max);
+    let (middle, end) = (most(&sizes[third..2 * third]), most(&sizes[2 * third..]));
     let dropped = ranges - stage.count("select count(*) from tenure.partition", &[]).await;
     vec![
         Measure::new(

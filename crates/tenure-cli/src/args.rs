@@ -25,6 +25,7 @@ pub enum Command {
     Queue(cmd::queue::Queue),
     #[command(subcommand)]
     Dead(cmd::dead::Dead),
+    Prune(cmd::prune::Prune),
     Status(cmd::status::Status),
     Demo(cmd::demo::Demo),
     #[command(hide = true)]

@@ -79,6 +79,11 @@ async fn bad_input_is_named_with_the_way_out_and_nothing_is_enqueued() {
         (&["job", "list", "--status", "lost"], &["\"lost\" is no state", "available, scheduled"]),
         (&["job", "list", "--limit", "0"], &["limit 0 is outside 1 to 1000"]),
         (&["queue", "pause", ""], &["queue name is empty"]),
+        (&["queue", "set", "q"], &["nothing is set", "--keep-dead"]),
+        (&["queue", "set", "--keep-dead", "1d"], &["no queue is named", "--every"]),
+        (&["queue", "set", "q", "--keep-completed", "0"], &["write 1s or forever"]),
+        (&["queue", "set", "q", "--keep-completed", "10ms"], &["cannot be kept for 10ms", "1 second to 100 years"]),
+        (&["queue", "set", "q", "--keep-completed", "x"], &["\"x\" is not a duration", "or forever"]),
         (&["dead", "requeue"], &["nothing is named", "--all"]),
         (&["dead", "discard"], &["nothing is named", "--all"]),
         (&["dead", "discard", "--all", "--kind", "k"], &["exclude each other"]),
@@ -356,6 +361,8 @@ fn every_verb_explains_itself_with_examples() {
         &["queue", "list"],
         &["queue", "pause"],
         &["queue", "resume"],
+        &["queue", "set"],
+        &["prune"],
         &["dead", "list"],
         &["dead", "show"],
         &["dead", "requeue"],
@@ -370,4 +377,55 @@ fn every_verb_explains_itself_with_examples() {
         let help = String::from_utf8(output.stdout).expect("text");
         assert!(output.status.success() && help.contains("Examples:"), "{verb:?}: {help}");
     }
+}
+
+/// Lets the ends of all jobs lie back so far.
+async fn age(db: &TestDatabase, days: i32) {
+    let back = format!("interval '{days} days'");
+    let sql = format!(
+        "update tenure.job set created_at = created_at - {back};
+         update tenure.outcome set started_at = started_at - {back}, finished_at = finished_at - {back};
+         update tenure.dead_letter set died_at = died_at - {back}"
+    );
+    db.sql().await.batch_execute(&sql).await.expect("aged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_queue_keeps_is_set_shown_and_taken_back() {
+    with_database(async |db| {
+        let day: u64 = 86_400_000;
+        let set = json(db, &["queue", "set", "mail", "--keep-completed", "1d", "--keep-dead", "forever", "--json"]);
+        assert_eq!((set["keep_completed_ms"].as_u64(), set["keep_cancelled_ms"].as_u64()), (Some(day), Some(7 * day)));
+        let every = tenure(db, &["queue", "set", "--every", "--keep-cancelled", "12h"]);
+        assert!(every.out.contains("7d, cancelled ones for 12h, dead letters for 90d"), "{every:?}");
+        let list = tenure(db, &["queue", "list"]);
+        assert!(list.out.contains("KEEPS") && list.out.contains("1d/12h/forever"), "{}", list.out);
+        let queue = &json(db, &["queue", "list", "--json"])[0];
+        assert_eq!((queue["keep_cancelled_ms"].as_u64(), queue["keep_own"].as_bool()), (Some(day / 2), Some(true)));
+        let back = ["queue", "set", "mail", "--keep-completed", "default", "--keep-dead", "default", "--json"];
+        assert_eq!(json(db, &back)["keep_completed_ms"].as_u64(), Some(7 * day));
+        assert_eq!(json(db, &["queue", "list", "--json"])[0]["keep_own"].as_bool(), Some(false));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_due_is_counted_first_and_then_removed() {
+    with_database(async |db| {
+        for _ in 0..3 {
+            let id = tenure(db, &["enqueue", "k", "1"]).out.trim().to_owned();
+            assert_eq!(tenure(db, &["job", "cancel", &id]).code, 0);
+        }
+        assert!(tenure(db, &["prune", "--dry-run"]).said.contains("nothing is due"));
+        age(db, 8).await;
+        let due = json(db, &["prune", "--dry-run", "--json"]);
+        assert_eq!(due, serde_json::json!([{ "queue": "default", "outcome": "cancelled", "jobs": 3 }]));
+        assert_eq!(stored(db).await, 3);
+        let waits = tenure(db, &["enqueue", "k", "1"]).out.trim().to_owned();
+        assert_eq!(json(db, &["prune", "--json"])["removed"].as_u64(), Some(3));
+        assert_eq!(stored(db).await, 1);
+        assert_eq!(tenure(db, &["job", "show", &waits]).code, 0);
+        assert!(tenure(db, &["prune"]).out.starts_with("removed 0 jobs"));
+    })
+    .await;
 }

@@ -110,3 +110,19 @@ pub const POISON_QUICK_JOBS: Sized<usize> = sized(2_000, 10_000);
 pub const OVERRUN: Sized<Duration> = seconds(6, 30);
 /// How long a handler holds a connection of the pool that all share, and the lease.
 pub const POOL_HOLD: Sized<Duration> = seconds(3, 10);
+/// Finished jobs that retention removes by whole ranges while others run.
+pub const RETAINED_JOBS: Sized<usize> = sized(40_000, 2_000_000);
+/// Jobs that are enqueued and run in each second meanwhile.
+pub const RETENTION_LOAD: Sized<usize> = sized(300, 1_000);
+/// How long claims are measured before the removal, and again after it.
+pub const RETENTION_PHASE: Sized<Duration> = seconds(2, 20);
+/// Finished jobs that retention removes row by row.
+pub const RETAINED_ROWS: Sized<usize> = sized(20_000, 1_000_000);
+/// How long somebody reads an old range while others enqueue and claim.
+pub const RETENTION_READ: Sized<Duration> = seconds(3, 60);
+/// How long jobs that are kept for a moment run through, and how long they are kept.
+pub const RETENTION_DAY: Sized<Duration> = seconds(12, 600);
+/// See [`RETENTION_DAY`].
+pub const RETENTION_KEEP: Sized<Duration> = seconds(1, 30);
+/// How long the removal of everything may take.
+pub const RETENTION_PATIENCE: Sized<Duration> = seconds(60, 900);

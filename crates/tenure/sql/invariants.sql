@@ -44,3 +44,14 @@ limit 100;
 select j.id, s.last_value from tenure.block_id s cross join lateral (select max(x.id) as id from tenure.job x) j where j.id >> 7 > s.last_value
 union all
 select l.id, s.last_value from tenure.lease_id s cross join lateral (select max(x.id) as id from tenure.lease x) l where l.id > s.last_value;
+
+-- name: forgotten: nothing is noted about a job that is gone, unless its range was emptied a moment ago and is being swept
+with noted as (
+  select e.job_id, 'attempt_error' as place from tenure.attempt_error e
+  union all select p.job_id, 'progress' from tenure.progress p
+  union all select z.job_id, 'snooze' from tenure.snooze z
+  union all select x.job_id, 'replacement' from tenure.replacement x)
+select n.job_id, n.place from noted n
+where not exists (select from tenure.job j where j.id = n.job_id) and not exists (select from tenure.dead_letter d where d.job_id = n.job_id)
+  and not exists (select from tenure.partition p where p.walk = 's' and n.job_id >= p.first_block * 128 and n.job_id < p.end_block * 128)
+limit 100;

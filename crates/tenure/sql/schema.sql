@@ -47,6 +47,7 @@ table dead_letter
   died_at timestamp with time zone not null
   dead_letter_pkey PRIMARY KEY (job_id)
   CREATE INDEX dead_letter_died ON tenure.dead_letter USING btree (died_at, job_id)
+  CREATE INDEX dead_letter_queue ON tenure.dead_letter USING btree (queue, died_at, job_id)
 table duty with (fillfactor=50)
   name text not null
   next_at timestamp with time zone not null
@@ -149,7 +150,20 @@ table partition
   first_block bigint not null
   end_block bigint
   made_at timestamp with time zone not null default clock_timestamp()
+  walk_at timestamp with time zone not null default '-infinity'::timestamp with time zone
+  walk "char"
+  walked_to bigint
+  looked bigint not null default 0
+  kept bigint not null default 0
+  keep_jobs bigint[] not null default '{}'::bigint[]
+  due_at timestamp with time zone
+  low bigint
+  low_until timestamp with time zone
+  exact boolean not null default false
+  removed bigint not null default 0
+  drop_at timestamp with time zone
   partition_pkey PRIMARY KEY (first_block)
+  partition_walk_is_known CHECK ((walk = ANY (ARRAY['l'::"char", 't'::"char", 'e'::"char", 's'::"char"])))
 table progress
   job_id bigint not null
   lease_id bigint not null
@@ -162,6 +176,12 @@ table queue
   paused_at timestamp with time zone
   paused_by text
   pause_reason text
+  keep_completed_ms bigint
+  keep_cancelled_ms bigint
+  keep_dead_ms bigint
+  queue_keeps_cancelled_1_s_to_100_years CHECK (((keep_cancelled_ms >= 1000) AND (keep_cancelled_ms <= '3155760000000'::bigint)))
+  queue_keeps_completed_1_s_to_100_years CHECK (((keep_completed_ms >= 1000) AND (keep_completed_ms <= '3155760000000'::bigint)))
+  queue_keeps_dead_1_s_to_100_years CHECK (((keep_dead_ms >= 1000) AND (keep_dead_ms <= '3155760000000'::bigint)))
   queue_name_has_1_to_128_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128)))
   queue_pkey PRIMARY KEY (name)
 table ready with (fillfactor=80)
@@ -242,6 +262,7 @@ function enqueue_inbox() returns SETOF bigint
 function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts smallint DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
 function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_id bigint, status text)
 function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
+function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms bigint, dead_ms bigint)
 function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
 function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left boolean) returns boolean
@@ -256,15 +277,21 @@ function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit 
 function requeue(p_job bigint, p_payload json DEFAULT NULL::json) returns bigint
 function rescue(p_limit integer DEFAULT 1000) returns json
 function resume(p_queue text) returns boolean
+function retain(p_limit integer DEFAULT 2000) returns json
+function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
+function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
 function wake(p_worker bigint, p_token uuid) returns void
+function walk_anew(p_exact boolean DEFAULT true) returns void
 
 -- functions that those build on
 function add_partition(p_first bigint, p_end bigint) returns void
 function backoff_ms(p_attempt integer) returns bigint
+function begin_walk(r tenure.partition) returns tenure.partition
 function bound_tail(p_first bigint, p_width bigint) returns bigint
 function bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamp with time zone) returns void
+function bytes_of(p_jobs bigint[]) returns bigint
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts smallint, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
@@ -273,41 +300,65 @@ function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) re
 function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[]) returns bit varying
 function cut_text(p_text text) returns text
 function declare_dead() returns integer
+function drop_range(p_first bigint) returns bigint
+function drop_ranges() returns integer
+function empty_range(r tenure.partition) returns tenure.partition
+function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
+function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
 function follow_cancels(p_limit integer) returns void
+function forget(p_jobs bigint[]) returns void
 function idempotency_key_of(p_job tenure.job) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
+function is_sealed(r tenure.partition) returns boolean
+function jobs_before(r tenure.partition) returns bigint
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
 function join_bits(bit varying) returns bit varying
 function lane_of(p_priority smallint, p_flags smallint) returns smallint
+function keep_default(p_outcome text) returns bigint
+function keep_longest() returns interval
+function keep_shortest() returns interval
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
 function limit_idle(p_ms bigint) returns void
+function live_in(p_first bigint, p_end bigint, p_limit integer) returns bigint[]
 function lock_class() returns integer
 function lock_is_free(w tenure.worker) returns boolean
 function lock_key(p_worker bigint) returns integer
+function lock_range(p_job text, p_outcome text) returns boolean
 function locks_count_since() returns timestamp with time zone
 function locks_held() returns TABLE(key integer)
+function look(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
 function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
+function next_look(r tenure.partition) returns timestamp with time zone
+function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
+function promote_block(p_block bigint) returns void
+function put_off(r tenure.partition, p_at timestamp with time zone) returns tenure.partition
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
 function refuse(p_state text, p_message text, p_hint text) returns void
 function rescue_lease(p_lease bigint) returns bigint
 function rescue_orphans(p_limit integer) returns bigint
+function retain_dead(p_limit integer) returns bigint
+function retain_range(p_limit integer) returns TABLE(removed bigint, emptied integer)
 function running_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint)
 function second_sighting_at(w tenure.worker) returns timestamp with time zone
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
 function storable(p_json json) returns json
 function take_cancel_requests(p_jobs bigint[]) returns bigint[]
+function sweep(r tenure.partition, p_end_at timestamp with time zone) returns tenure.partition
+function take_ends(p_jobs bigint[]) returns bigint[]
 function take_inbox(p_txid xid8, p_limit integer) returns TABLE(n bigint, job_id bigint)
 function take_left_behind() returns bigint
 function take_waiting(p_job bigint) returns smallint
 function tell(p_worker bigint, p_word text) returns void
+function thin(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
 function tick_net() returns void
+function users_of(p_job text, p_outcome text) returns text[]
 function wake_next(p_queue text, p_worker bigint) returns void
 function wake_one(p_queue text) returns void

@@ -12,6 +12,7 @@ pub use client::dead::{DeadFilter, DeadLetter};
 pub use client::executor::Executor;
 pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
 pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
+pub use client::retention::{Keep, Prunable, Pruned};
 pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, migration_sql};
 pub use error::{Error, ErrorCode};

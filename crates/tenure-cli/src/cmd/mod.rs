@@ -7,6 +7,7 @@ pub mod enqueue;
 pub mod job;
 pub mod migrate;
 mod ndjson;
+pub mod prune;
 pub mod queue;
 pub mod status;
 pub mod work;
@@ -23,6 +24,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Job(job) => job::run(job).await,
         Command::Queue(queue) => queue::run(queue).await,
         Command::Dead(dead) => dead::run(dead).await,
+        Command::Prune(prune) => prune::run(prune).await,
         Command::Status(status) => status::run(status).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker(args).await,

@@ -13,3 +13,4 @@ pub mod outage;
 pub mod plans;
 pub mod poison;
 pub mod pooler;
+pub mod retention;

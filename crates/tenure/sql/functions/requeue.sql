@@ -1,6 +1,7 @@
 -- requeue: an ended job runs again, as a new job that names it; the old id points on. Transition: none -> ready, for the new job.
 -- Without p_payload nothing changes and the idempotency key stays; an edited job gets a key of its own. Returns the new id.
--- Errors: TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the row in replacement.
+-- Errors: TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the dead letter or outcome, shared, so that it is not
+-- removed meanwhile; the row in replacement.
 create or replace function tenure.requeue(p_job bigint, p_payload json default null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
@@ -11,11 +12,11 @@ declare
   v_new bigint;
 begin
   select d.queue, d.kind, d.priority, d.max_attempts, d.timeout_ms, d.idempotency_key, coalesce(d.origin_id, d.job_id) as origin_id, d.payload
-    into v_old from tenure.dead_letter d where d.job_id = p_job;
+    into v_old from tenure.dead_letter d where d.job_id = p_job for share;
   if not found then
     select j.queue, j.kind, j.priority, j.max_attempts, j.timeout_ms, tenure.idempotency_key_of(j) as idempotency_key,
            coalesce(j.origin_id, j.id) as origin_id, j.payload
-      into v_old from tenure.job j join tenure.outcome o on o.job_id = j.id where j.id = p_job;
+      into v_old from tenure.job j join tenure.outcome o on o.job_id = j.id where j.id = p_job for share of o;
   end if;
   if not found then
     if exists (select from tenure.job j where j.id = p_job) then
@@ -50,9 +51,6 @@ begin
   if not found then
     return false;
   end if;
-  delete from tenure.job j where j.id = p_job;
-  delete from tenure.attempt_error e where e.job_id = p_job;
-  delete from tenure.progress p where p.job_id = p_job;
-  delete from tenure.snooze z where z.job_id = p_job;
+  perform tenure.forget(array[p_job]);
   return true;
 end $$;

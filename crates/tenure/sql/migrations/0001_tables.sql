@@ -19,7 +19,11 @@ create table tenure.queue (
   created_at   timestamptz not null default clock_timestamp(),
   paused_at    timestamptz,
   paused_by    text,
-  pause_reason text
+  pause_reason text,
+  -- How long its finished jobs are kept; null: as the settings of the same names say, or 7, 7 and 90 days.
+  keep_completed_ms bigint constraint queue_keeps_completed_1_s_to_100_years check (keep_completed_ms between 1000 and 3155760000000),
+  keep_cancelled_ms bigint constraint queue_keeps_cancelled_1_s_to_100_years check (keep_cancelled_ms between 1000 and 3155760000000),
+  keep_dead_ms      bigint constraint queue_keeps_dead_1_s_to_100_years check (keep_dead_ms between 1000 and 3155760000000)
 );
 
 create table tenure.job (
@@ -159,6 +163,7 @@ create table tenure.dead_letter (
   died_at         timestamptz not null
 );
 create index dead_letter_died on tenure.dead_letter (died_at, job_id);
+create index dead_letter_queue on tenure.dead_letter (queue, died_at, job_id);  -- retention, by queue
 
 create table tenure.attempt_error (
   job_id      bigint not null,
@@ -222,11 +227,24 @@ create table tenure.duty (
   name    text primary key,
   next_at timestamptz not null
 ) with (fillfactor = 50);
-insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity');
+insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity');
 
 -- The attached ranges of job and outcome, in blocks. The last one has no end, so that an enqueue never lacks a partition.
+-- From walk_at on: how far retention has come with it.
 create table tenure.partition (
   first_block bigint primary key,
   end_block   bigint,
-  made_at     timestamptz not null default clock_timestamp()
+  made_at     timestamptz not null default clock_timestamp(),
+  walk_at     timestamptz not null default '-infinity',  -- retention has nothing to do here before
+  walk        "char" constraint partition_walk_is_known check (walk in ('l', 't', 'e', 's')),  -- looking, thinning, emptying, sweeping; null: none
+  walked_to   bigint,                -- the last job that this walk looked at
+  looked      bigint not null default 0,    -- jobs that this walk looked at
+  kept        bigint not null default 0,    -- of those: not due yet
+  keep_jobs   bigint[] not null default '{}',  -- jobs that outlast the emptying of the range
+  due_at      timestamptz,           -- when the first of those kept is due
+  low         bigint,                -- no job below has anything to remove, as the last walk saw it; believed until low_until
+  low_until   timestamptz,
+  exact       boolean not null default false,  -- asked for: do not wait for the whole range to become due
+  removed     bigint not null default 0,    -- jobs removed from it so far
+  drop_at     timestamptz            -- it was emptied, and may be dropped from then on
 );

@@ -7,6 +7,7 @@ pub(crate) mod executor;
 pub(crate) mod jobs;
 mod pool;
 pub(crate) mod queues;
+pub(crate) mod retention;
 pub(crate) mod wait;
 
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use super::Client;
 use super::jobs::column;
+use super::retention::Keep;
 use crate::model::limits::LIST_MAX;
 use crate::model::names;
 use crate::store::jobs::{PAUSE, QUEUES, RESUME, SERVER, WORKERS};
@@ -34,6 +35,10 @@ pub struct QueueInfo {
     pub paused_by: Option<String>,
     /// Why it is paused.
     pub pause_reason: Option<String>,
+    /// How long its finished jobs are kept.
+    pub keep: Keep,
+    /// Whether it has an age of its own; false: all of them are the defaults.
+    pub keep_own: bool,
 }
 
 /// A worker as it registered.
@@ -106,6 +111,8 @@ impl Client {
                 paused_at: column(row, 7)?,
                 paused_by: column(row, 8)?,
                 pause_reason: column(row, 9)?,
+                keep: Keep::read(row, 10)?,
+                keep_own: column(row, 13)?,
             })
         };
         rows.iter().map(read).collect()

@@ -110,11 +110,13 @@ pub enum Event {
     Requeue,
     /// Somebody removes the dead letter for good.
     Discard,
+    /// Its end lies back as far as finished jobs are kept.
+    Retain,
 }
 
 impl Event {
     /// Every event.
-    pub const ALL: [Event; 15] = [
+    pub const ALL: [Event; 16] = [
         Event::Claim,
         Event::Complete,
         Event::FailRetry,
@@ -130,6 +132,7 @@ impl Event {
         Event::Cancel,
         Event::Requeue,
         Event::Discard,
+        Event::Retain,
     ];
 
     /// Its name in the docs.
@@ -150,6 +153,7 @@ impl Event {
             Event::Cancel => "cancel",
             Event::Requeue => "requeue",
             Event::Discard => "discard",
+            Event::Retain => "kept long enough",
         }
     }
 }
@@ -207,6 +211,9 @@ pub const TRANSITIONS: &[(State, Event, Next)] = &[
     (State::Completed, Event::Requeue, Next::Succeeded),
     (State::Cancelled, Event::Requeue, Next::Succeeded),
     (State::Dead, Event::Discard, Next::Gone),
+    (State::Completed, Event::Retain, Next::Gone),
+    (State::Cancelled, Event::Retain, Next::Gone),
+    (State::Dead, Event::Retain, Next::Gone),
 ];
 
 /// What `event` does to a job in `state`.
@@ -241,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_final_but_for_an_operator() {
+    fn an_end_is_final_but_for_an_operator_and_until_it_was_kept_long_enough() {
         for state in State::ALL.into_iter().filter(|state| state.is_final()) {
             for event in Event::ALL {
-                let operator = matches!(event, Event::Requeue | Event::Discard);
+                let operator = matches!(event, Event::Requeue | Event::Discard | Event::Retain);
                 assert!(operator || next(state, event) == Next::Refused, "{state} / {}", event.as_str());
             }
         }

@@ -79,6 +79,15 @@ pub const COPY_PIECE_BYTES: usize = 64 * 1024;
 /// Rows of one page of a list.
 pub const LIST_MAX: usize = 1_000;
 
+/// How long completed and cancelled jobs are kept.
+pub const KEEP_DEFAULT: Duration = Duration::from_secs(7 * 86_400);
+/// How long dead letters are kept.
+pub const KEEP_DEAD_DEFAULT: Duration = Duration::from_secs(90 * 86_400);
+/// The shortest time for which finished jobs can be kept.
+pub const KEEP_MIN: Duration = Duration::from_secs(1);
+/// The longest: 100 years of 365.25 days stand for ever.
+pub const KEEP_MAX: Duration = Duration::from_secs(3_155_760_000);
+
 /// Connections of a client.
 pub const POOL_SIZE_DEFAULT: usize = 4;
 /// Connections of a client, at most.

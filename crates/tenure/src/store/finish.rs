@@ -102,10 +102,10 @@ impl Session {
         rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
 
-    /// Did this lease end that job, at some time? In the order of the question.
+    /// Did this lease complete that job, at some time? In the order of the question.
     pub(crate) async fn ended_by(&self, leases: &[i64], jobs: &[i64]) -> Result<Vec<bool>, StoreError> {
         let rows = self.query(&ENDED_BY, &[&leases, &jobs]).await?;
-        rows.iter().map(|row| Ok(row.try_get::<_, &str>(0)? != "lost")).collect()
+        rows.iter().map(|row| Ok(row.try_get::<_, &str>(0)? == "completed")).collect()
     }
 
     /// All that the database says this worker holds.

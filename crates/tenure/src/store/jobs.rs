@@ -116,7 +116,10 @@ pub(crate) const DISCARD_DEAD: Statement = Statement {
 pub(crate) const QUEUES: Statement = Statement {
     name: "list queues",
     sql: "select q.queue, q.available, q.scheduled, q.running, q.held, q.dead, q.oldest_due_at, q.paused_at, q.paused_by, \
-          q.pause_reason from tenure.queue_stats() q order by q.queue",
+          q.pause_reason, coalesce(k.completed_ms, d.completed_ms), coalesce(k.cancelled_ms, d.cancelled_ms), coalesce(k.dead_ms, d.dead_ms), \
+          k.queue is not null \
+          from tenure.queue_stats() q left join tenure.keeps() k on k.queue = q.queue \
+          cross join (select x.completed_ms, x.cancelled_ms, x.dead_ms from tenure.keeps() x where x.queue is null) d order by q.queue",
     params: &[],
 };
 

@@ -172,6 +172,24 @@ pub(crate) struct Ticked {
     pub(crate) next_ms: Option<i64>,
     pub(crate) rescued: i64,
     pub(crate) promoted: i64,
+    /// Retention is due: call [`Session::retain`].
+    pub(crate) retain: bool,
+}
+
+/// The answer to [`Session::retain`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Retained {
+    /// This call did a step; false: somebody else is at it.
+    pub(crate) ran: bool,
+    /// Jobs removed.
+    pub(crate) removed: i64,
+    /// Ranges of jobs whose space was given back.
+    pub(crate) emptied: i64,
+    /// Ranges that could be emptied, but that somebody reads.
+    pub(crate) in_use: i64,
+    /// There is more to do at once.
+    pub(crate) more: bool,
 }
 
 impl Session {
@@ -262,6 +280,16 @@ impl Session {
         let text = self.run_script(&script).await?;
         serde_json::from_str(&text.unwrap_or_default())
             .map_err(|error| StoreError::Protocol(format!("tick returned what cannot be read: {error}")))
+    }
+
+    /// One step of retention, of at most `rows` jobs deleted one by one, within `limit` on the server.
+    pub(crate) async fn retain(&self, rows: u32, limit: Duration) -> Result<Retained, StoreError> {
+        // As with tick: two commands, one trip, one transaction.
+        let (limit_ms, schema) = (limit.as_millis(), self.schema());
+        let script = format!("set local statement_timeout = {limit_ms}; select {schema}.retain({rows})");
+        let text = self.run_script(&script).await?;
+        serde_json::from_str(&text.unwrap_or_default())
+            .map_err(|error| StoreError::Protocol(format!("retain returned what cannot be read: {error}")))
     }
 
     /// Asks for the notifications of this worker on this connection.

@@ -23,6 +23,12 @@ use crate::store::{Introduction, Registration, Session, StoreError};
 /// Notifications are hints; more than this many unread ones are dropped.
 const NOTIFICATIONS_MAX: usize = 1024;
 const TICK_MAX: Duration = Duration::from_secs(5);
+/// Jobs that one step of retention deletes one by one, at most; fewer when a step takes too long.
+const RETAIN_ROWS: u32 = 2_000;
+/// And at least: even a very slow disk deletes so many within the limit.
+const RETAIN_ROWS_MIN: u32 = 20;
+/// After a step of retention that failed.
+const RETAIN_AGAIN: Duration = Duration::from_secs(10);
 /// Between two tries of a heartbeat that the database refused.
 const BEAT_AGAIN: Duration = Duration::from_millis(500);
 /// How often handlers are looked at that should have ended.
@@ -96,7 +102,7 @@ async fn keep_connecting(engine: &Arc<Engine>, tell_started: oneshot::Sender<Res
                     Some(tell) => drop(tell.send(Ok(()))),
                     None => engine.stats.reconnects.one(),
                 }
-                let control = Controlled { engine, session, registration, notifications, overruns_told: None };
+                let control = Controlled::new(engine, session, registration, notifications);
                 if let Served::Left(left) = control.serve().await {
                     return left;
                 }
@@ -189,13 +195,35 @@ struct Controlled<'a> {
     notifications: mpsc::Receiver<Notification>,
     /// What the database was told on this connection.
     overruns_told: Option<(Vec<i64>, bool)>,
+    /// When we were asked to do the next maintenance turn.
+    tick_at: Option<Instant>,
+    /// When to do the next step of retention.
+    retain_at: Option<Instant>,
+    retain_rows: u32,
 }
 
-impl Controlled<'_> {
+impl<'a> Controlled<'a> {
+    fn new(
+        engine: &'a Arc<Engine>,
+        session: Session,
+        registration: Arc<Registration>,
+        notifications: mpsc::Receiver<Notification>,
+    ) -> Controlled<'a> {
+        Controlled {
+            engine,
+            session,
+            registration,
+            notifications,
+            overruns_told: None,
+            tick_at: None,
+            retain_at: None,
+            retain_rows: RETAIN_ROWS,
+        }
+    }
+
     async fn serve(mut self) -> Served {
         let mut standing = self.engine.standing.watch();
         let mut beat_at = Instant::now();
-        let mut tick_at = None;
         let mut overruns = tokio::time::interval(OVERRUN_LOOK);
         overruns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let registration = self.registration.clone();
@@ -220,8 +248,9 @@ impl Controlled<'_> {
                     }
                     Ok(())
                 }
-                () = self.engine.tick_wanted.notified() => { tick_at = self.tick().await; Ok(()) }
-                () = at(tick_at) => { tick_at = self.tick().await; Ok(()) }
+                () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
+                () = at(self.tick_at) => { self.tick().await; Ok(()) }
+                () = at(self.retain_at) => { self.retain().await; Ok(()) }
                 _ = overruns.tick() => { self.note_overruns().await; Ok(()) }
                 () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
             };
@@ -288,11 +317,10 @@ impl Controlled<'_> {
         }
     }
 
-    /// A maintenance turn; when we were asked to do the next one.
-    async fn tick(&self) -> Option<Instant> {
-        // A heartbeat that waits for a whole turn is still in time: two periods are less than the lease.
-        let limit = self.engine.settings.heartbeat.min(TICK_MAX);
-        match self.session.tick(&self.registration, limit).await {
+    /// A maintenance turn.
+    async fn tick(&mut self) {
+        self.tick_at = None;
+        match self.session.tick(&self.registration, self.turn_max()).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();
                 self.engine.stats.rescued.add(count(ticked.rescued));
@@ -301,13 +329,38 @@ impl Controlled<'_> {
                     self.engine.woken.notify_one();
                 }
                 let next = ticked.next_ms.filter(|_| ticked.ran);
-                next.map(|ms| Instant::now() + Duration::from_millis(u64::try_from(ms).unwrap_or_default()))
+                self.tick_at = next.map(|ms| Instant::now() + Duration::from_millis(count(ms)));
+                if ticked.retain && self.retain_at.is_none() {
+                    self.retain_at = Some(Instant::now());
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
+        }
+    }
+
+    /// One step of retention. Between two of them is as long a pause as the first one took, so that they use half of this
+    /// connection's time at most; heartbeats and maintenance turns come between them.
+    async fn retain(&mut self) {
+        let start = Instant::now();
+        // Half a turn: one of each still leaves the heartbeat in time.
+        self.retain_at = match self.session.retain(self.retain_rows, self.turn_max() / 2).await {
+            Ok(step) => {
+                self.engine.stats.removed.add(u64::try_from(step.removed).unwrap_or_default());
+                self.retain_rows = (self.retain_rows * 2).min(RETAIN_ROWS);
+                step.more.then(|| Instant::now() + start.elapsed())
             }
             Err(error) => {
-                tracing::warn!(%error, "a maintenance turn failed");
-                None
+                tracing::warn!(%error, rows = self.retain_rows, "a step of retention failed");
+                self.retain_rows = (self.retain_rows / 2).max(RETAIN_ROWS_MIN);
+                Some(Instant::now() + RETAIN_AGAIN)
             }
-        }
+        };
+    }
+
+    /// How long a maintenance turn may take: a heartbeat that waits for it is still in time, for two periods are less than
+    /// the lease.
+    fn turn_max(&self) -> Duration {
+        self.engine.settings.heartbeat.min(TICK_MAX)
     }
 
     /// Nobody waits for longer than [`LEAVE_MAX`] for this.

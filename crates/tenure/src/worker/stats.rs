@@ -64,6 +64,8 @@ counters! {
     rescued,
     /// Due jobs that this worker moved to the queue on its maintenance turns.
     promoted,
+    /// Finished jobs that this worker removed on its maintenance turns, because they were kept long enough.
+    removed,
     /// Claims sent.
     claims,
     /// Groups of ends written.

@@ -510,3 +510,19 @@ async fn a_lease_that_is_named_twice_in_a_report_is_refused() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_burial_of_a_lost_workers_job_does_not_count_as_its_report() {
+    on_stage(Size::Ci, async |stage| {
+        let enqueue = "select tenure.enqueue('act', '{}', p_max_attempts => 1::smallint)";
+        stage.one::<i64>(enqueue, &[]).await;
+        let mut hand = hand(stage).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        stage.expire(hand.worker).await;
+        assert_eq!(stage.rescue().await, 1);
+        assert_eq!(stage.status(jobs[0].job).await, "dead");
+        assert_eq!(hand.complete(&jobs).await.unwrap(), [(jobs[0].job, "lost".to_owned())]);
+        assert_eq!(hand.fail(&jobs[0], "permanent", None).await.unwrap(), "lost");
+    })
+    .await;
+}

@@ -142,6 +142,22 @@ async fn apply(stage: &Stage, placed: &mut Placed, event: Event) -> bool {
                 false
             }
         },
+        Event::Retain => {
+            age(stage, job.job).await;
+            stage.execute("select tenure.walk_anew()", &[]).await;
+            stage.execute("select tenure.retain()", &[]).await;
+            stage.status(job.job).await != before
+        }
+    }
+}
+
+/// Whatever the job's end was, it lies back a year.
+async fn age(stage: &Stage, job: i64) {
+    for table in [
+        "outcome set started_at = started_at - interval '1 year', finished_at = finished_at - interval '1 year' where job_id",
+        "dead_letter set died_at = died_at - interval '1 year' where job_id",
+    ] {
+        stage.execute(&format!("update tenure.{table} = $1"), &[&job]).await;
     }
 }
 

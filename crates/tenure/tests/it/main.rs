@@ -12,6 +12,7 @@ mod limits;
 mod migrate;
 mod operate;
 mod readme;
+mod retain;
 mod schema;
 mod worker;
 mod workers;

@@ -1,5 +1,6 @@
 //! The migration: complete or not at all, harmless twice, and what it refuses.
 
+use tenure::lifecycle::State;
 use tenure::testing::{TestDatabase, with_database};
 use tenure::{Client, Enqueue, Error, ErrorCode, JobFilter, MigrateOptions, RawJson, migration_sql};
 
@@ -212,6 +213,11 @@ async fn each_role_may_do_what_its_name_says_and_nothing_else() {
         viewer.server().await.unwrap();
         viewer.dead_letters(&tenure::DeadFilter::new(), None, None).await.unwrap();
         viewer.attempt_errors(id).await.unwrap();
+        denied(viewer.set_keep(None, State::Dead, None).await);
+        denied(producer.prune(|_| ()).await.map(drop));
+        viewer.prune_preview().await.unwrap();
+        admin.set_keep(Some("q"), State::Dead, Some(std::time::Duration::from_secs(86_400))).await.unwrap();
+        admin.prune(|_| ()).await.unwrap();
         admin.pause("q", None, None).await.unwrap();
         admin.requeue(id, None).await.unwrap();
 

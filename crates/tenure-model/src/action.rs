@@ -16,41 +16,93 @@ pub(crate) enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     /// A claim looks at its worker and takes its snapshot.
-    BeginClaim { worker: usize, row: RowId, whole: bool },
+    BeginClaim {
+        worker: usize,
+        row: RowId,
+        whole: bool,
+    },
     /// It picks, deletes or cuts, writes the lease and commits. If somebody is there to read the answer, the jobs start.
-    CommitClaim { worker: usize },
-    End { worker: usize, run: usize, how: How },
+    CommitClaim {
+        worker: usize,
+    },
+    End {
+        worker: usize,
+        run: usize,
+        how: How,
+    },
     /// The report of one run, and its answer. After the worker gave up: a late write.
-    Report { worker: usize, run: usize },
+    Report {
+        worker: usize,
+        run: usize,
+    },
     /// A heartbeat at once, after a reconnect or because the worker was told that it was given up.
-    Renew { worker: usize },
-    GiveUp { worker: usize },
-    Reconnect { worker: usize },
+    Renew {
+        worker: usize,
+    },
+    GiveUp {
+        worker: usize,
+    },
+    Reconnect {
+        worker: usize,
+    },
     /// The worker asks for leases that it does not know, and releases them.
-    Audit { worker: usize },
+    Audit {
+        worker: usize,
+    },
     /// Maintenance looks at one worker: first sighting, second sighting, rescue.
-    Maintain { worker: usize },
+    Maintain {
+        worker: usize,
+    },
     /// Time goes by. Heartbeats come every third of a lease, which is a tick: a worker that can renew has renewed.
     Tick,
 
     /// A job is aborted and goes back without using an attempt, as at the end of a graceful stop.
-    GiveBack { worker: usize, run: usize },
+    GiveBack {
+        worker: usize,
+        run: usize,
+    },
     /// The report is carried out, its answer is lost with the connection.
-    ReportUnanswered { worker: usize, run: usize },
+    ReportUnanswered {
+        worker: usize,
+        run: usize,
+    },
     /// The connection is lost while the report is on its way; it is carried out later.
-    ReportDelayed { worker: usize, run: usize },
-    Arrive { worker: usize },
-    Cut { worker: usize, side: Side },
+    ReportDelayed {
+        worker: usize,
+        run: usize,
+    },
+    Arrive {
+        worker: usize,
+    },
+    Cut {
+        worker: usize,
+        side: Side,
+    },
     /// The server has lost both connections, the worker does not know.
-    CutUnseen { worker: usize },
-    Notice { worker: usize },
-    Crash { worker: usize },
+    CutUnseen {
+        worker: usize,
+    },
+    Notice {
+        worker: usize,
+    },
+    Crash {
+        worker: usize,
+    },
     /// It crashes with a report on its way.
-    CrashSending { worker: usize, run: usize },
+    CrashSending {
+        worker: usize,
+        run: usize,
+    },
     /// It does nothing, and the server keeps its sessions. A frozen worker that never thaws is a machine that is gone.
-    Freeze { worker: usize },
-    Thaw { worker: usize },
-    Stop { announced: bool },
+    Freeze {
+        worker: usize,
+    },
+    Thaw {
+        worker: usize,
+    },
+    Stop {
+        announced: bool,
+    },
     Restart,
 
     /// The faults have ended.

@@ -2,7 +2,7 @@
 
 /// Workers, each one registration.
 pub const WORKERS: usize = 3;
-/// Jobs: bundle 1 holds jobs 1 and 2, bundle 2 holds job 3.
+/// Jobs, at most.
 pub const JOBS: usize = 3;
 /// Attempts of a job. A worker lost in the last one buries it.
 pub const ATTEMPTS: u8 = 2;
@@ -20,7 +20,9 @@ pub const OWN_GRACE: u8 = 1;
 /// and one more for the order of things; three of them at once need no longer.
 pub(crate) const CALM: u8 = 8;
 
-/// Which row of `ready` holds each job at the start.
+/// Which row of `ready` holds each job at the start: two bundles, of which a claim may cut the first.
 pub(crate) const BUNDLES: [u8; JOBS] = [1, 1, 2];
-/// The same with one job in each bundle, for histories with more faults.
+/// Two bundles of one job each, for histories with more faults.
 pub(crate) const SINGLES: [u8; JOBS] = [1, 2, 0];
+/// One bundle of one job.
+pub(crate) const ONE: [u8; JOBS] = [1, 0, 0];

@@ -5,21 +5,23 @@ use std::time::{Duration, Instant};
 
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 
-use crate::action::{Action, possible};
 use crate::FAULTS;
-use crate::bounds::{BUNDLES, JOBS, SINGLES, WORKERS};
+use crate::action::{Action, possible};
+use crate::bounds::{BUNDLES, JOBS, ONE, SINGLES, WORKERS};
 use crate::flaw::Flaw;
 use crate::narrate;
 use crate::property as p;
 use crate::state::State;
 
-/// What stands in `ready` at the start: two bundles.
+/// What stands in `ready` at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bundles {
     /// Jobs 1 and 2, which a claim may cut, and job 3.
     Cut,
     /// Job 1, and job 2.
     Single,
+    /// Job 1 alone: enough for what most broken rules do.
+    One,
 }
 
 impl Bundles {
@@ -27,6 +29,7 @@ impl Bundles {
         match self {
             Bundles::Cut => &BUNDLES,
             Bundles::Single => &SINGLES,
+            Bundles::One => &ONE,
         }
     }
 }
@@ -62,7 +65,7 @@ pub struct Checked {
     /// It held in every state, or was reached. Of a broken protocol, which is left at the first violation, this says
     /// nothing about the others.
     pub held: bool,
-    /// The shortest history that shows it reached, or broken; sentences. Empty when there is none to show.
+    /// A short history that ends where it is broken, in sentences. Empty where it holds.
     pub history: Vec<String>,
 }
 
@@ -78,9 +81,14 @@ pub enum Asked {
 }
 
 impl Report {
-    /// Everything that was asked holds.
+    /// What must hold in every state or in the end, holds.
     pub fn holds(&self) -> bool {
-        self.properties.iter().all(|property| property.held)
+        self.properties.iter().all(|property| property.held || property.asked == Asked::Reachable)
+    }
+
+    /// What was not reached: the bounds are too small to say anything about it.
+    pub fn unreached(&self) -> impl Iterator<Item = &'static str> {
+        self.properties.iter().filter(|property| !property.held && property.asked == Asked::Reachable).map(|it| it.name)
     }
 
     /// What the flaw was expected to break, with the history that shows it. None: no flaw, or not caught.
@@ -93,13 +101,15 @@ impl Report {
 /// Checks the protocol as built, in every order of steps with at most `faults` faults (default: [`crate::FAULTS`]).
 /// Time and memory grow about tenfold with each further fault.
 pub fn check(bundles: Bundles, faults: u8) -> Report {
-    Protocol { flaw: None, bundles, faults, names_kept: false }.run()
+    Protocol { flaw: None, bundles, faults }.run()
 }
 
-/// Takes one rule away and searches for the shortest history that breaks what it guards.
+/// Takes one rule away and searches for a history that breaks what it guards, with as few faults as do.
 pub fn check_broken(flaw: Flaw) -> Report {
-    let bundles = if flaw == Flaw::LeaseFromPicked { Bundles::Cut } else { Bundles::Single };
-    Protocol { flaw: Some(flaw), bundles, faults: FAULTS, names_kept: true }.run()
+    let bundles = if flaw == Flaw::LeaseFromPicked { Bundles::Cut } else { Bundles::One };
+    let search = |faults| Protocol { flaw: Some(flaw), bundles, faults }.run();
+    let caught = (0..FAULTS).map(search).find(|report| report.counterexample().is_some());
+    caught.unwrap_or_else(|| search(FAULTS))
 }
 
 #[derive(Clone)]
@@ -107,8 +117,6 @@ struct Protocol {
     flaw: Option<Flaw>,
     bundles: Bundles,
     faults: u8,
-    /// Workers keep their places, so that a history can be told; otherwise they are put in order to save states.
-    names_kept: bool,
 }
 
 impl Model for Protocol {
@@ -124,8 +132,7 @@ impl Model for Protocol {
     }
 
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
-        let next = state.after(action, self.flaw);
-        Some(if self.names_kept { next } else { next.with_workers_in_order() })
+        Some(state.after(action, self.flaw).with_workers_in_order())
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -160,7 +167,7 @@ impl Protocol {
             Some(flaw) => HasDiscoveries::AllOf(BTreeSet::from([flaw.breaks()])),
             None => HasDiscoveries::AnyFailures,
         };
-        // One thread: the search is then the same every time, and a history the shortest.
+        // One thread: the search is then the same every time.
         let checker = self.clone().checker().threads(1).finish_when(until).spawn_bfs().join();
         let found = checker.discoveries();
         let checked = |property: &Property<Protocol>| {
@@ -170,7 +177,7 @@ impl Protocol {
                 stateright::Expectation::Sometimes => (Asked::Reachable, true),
             };
             let path = found.get(property.name);
-            let history = path.filter(|_| !wanted).map(|path| self.history(path)).unwrap_or_default();
+            let history = path.filter(|_| !wanted).map(|path| self.history(property, path)).unwrap_or_default();
             Checked { name: property.name, asked, held: path.is_some() == wanted, history }
         };
         Report {
@@ -185,17 +192,87 @@ impl Protocol {
         }
     }
 
-    fn history(&self, path: &Path<State, Action>) -> Vec<String> {
-        let steps = path.clone().into_vec();
-        let mut sentences: Vec<String> = steps
-            .windows(2)
-            .filter_map(|pair| {
-                let action = pair[0].1?;
-                Some(narrate::sentence(&pair[0].0, action, &pair[1].0, self.flaw))
-            })
-            .collect();
-        sentences.extend(steps.last().map(|(state, _)| narrate::verdict(state)));
+    /// The way to a violation in sentences, without the steps that it does not need.
+    fn history(&self, property: &Property<Protocol>, path: &Path<State, Action>) -> Vec<String> {
+        let actions = self.shortened(property, self.with_names(path));
+        let states = self.replay(&actions).unwrap_or_default();
+        let mut sentences: Vec<String> = Vec::new();
+        let mut ticks = 0;
+        for (pair, action) in states.windows(2).zip(&actions) {
+            if *action != Action::Tick {
+                ticks = 0;
+            } else {
+                ticks += 1;
+                if ticks > 1 {
+                    sentences.pop();
+                    sentences.push(format!("{ticks} ticks go by."));
+                    continue;
+                }
+            }
+            sentences.push(narrate::sentence(&pair[0], *action, &pair[1], self.flaw));
+        }
+        let jobs = self.bundles.rows().iter().filter(|row| **row > 0).count();
+        sentences.extend(states.last().map(|state| narrate::verdict(state, jobs)));
         sentences
+    }
+
+    /// The checker's states have their workers in order; here workers keep their names from step to step.
+    fn with_names(&self, path: &Path<State, Action>) -> Vec<Action> {
+        let mut state = State::first(self.bundles.rows(), self.faults);
+        let (mut taken, mut actions) = (Vec::new(), Vec::new());
+        for wanted in path.clone().into_states().iter().skip(1) {
+            possible(&state, self.flaw, &mut actions);
+            let step = actions.drain(..).find_map(|action| {
+                let next = state.after(action, self.flaw);
+                (next.clone().with_workers_in_order() == *wanted).then_some((action, next))
+            });
+            let Some((action, next)) = step else { break };
+            taken.push(action);
+            state = next;
+        }
+        taken
+    }
+
+    /// The checker notes the last violation of those that it finds together, which need not be the shortest: steps
+    /// go, one or two at a time, while the rest still leads to a violation.
+    fn shortened(&self, property: &Property<Protocol>, mut actions: Vec<Action>) -> Vec<Action> {
+        let leads = |actions: &[Action]| {
+            self.replay(actions).is_some_and(|states| states.last().is_some_and(|last| self.breaks(property, last)))
+        };
+        'again: loop {
+            for first in 0..actions.len() {
+                for second in first..actions.len() {
+                    let is_kept = |(n, _): &(usize, &Action)| *n != first && *n != second;
+                    let fewer: Vec<_> = actions.iter().enumerate().filter(is_kept).map(|(_, action)| *action).collect();
+                    if leads(&fewer) {
+                        actions = fewer;
+                        continue 'again;
+                    }
+                }
+            }
+            return actions;
+        }
+    }
+
+    fn breaks(&self, property: &Property<Protocol>, state: &State) -> bool {
+        let mut actions = Vec::new();
+        possible(state, self.flaw, &mut actions);
+        let in_the_end = property.expectation == stateright::Expectation::Eventually;
+        !(property.condition)(self, state) && (!in_the_end || actions.is_empty())
+    }
+
+    /// The states along these steps; None where one of them is not possible.
+    fn replay(&self, actions: &[Action]) -> Option<Vec<State>> {
+        let mut states = vec![State::first(self.bundles.rows(), self.faults)];
+        let mut possible_now = Vec::new();
+        for action in actions {
+            let state = states.last()?;
+            possible_now.clear();
+            possible(state, self.flaw, &mut possible_now);
+            let next = possible_now.contains(action).then(|| state.after(*action, self.flaw))?;
+            states.push(next);
+        }
+        Some(states)
     }
 }
 

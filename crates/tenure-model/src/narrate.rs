@@ -22,7 +22,12 @@ pub(crate) fn sentence(before: &State, action: Action, after: &State, flaw: Opti
         Action::Report { worker, run } => {
             let late = if before.workers[worker].process == Process::GaveUp { ", late," } else { "" };
             let answer = told(before.answer_to(worker, run, flaw));
-            format!("{}{late} reports job {} as {}, {answer}", name(worker), job_of(worker, run), how_of(before, worker, run))
+            format!(
+                "{}{late} reports job {} as {}, {answer}",
+                name(worker),
+                job_of(worker, run),
+                how_of(before, worker, run)
+            )
         }
         Action::GiveBack { worker, run } => {
             format!("{} aborts job {} and gives it back.", name(worker), job_of(worker, run))
@@ -45,7 +50,9 @@ pub(crate) fn sentence(before: &State, action: Action, after: &State, flaw: Opti
             format!("{} connects again and takes the session lock{how}.", name(worker))
         }
         Action::Audit { worker } => {
-            let back = Jobs::of((0..before.jobs.len()).filter(|job| before.jobs[*job].ready == 0 && after.jobs[*job].ready > 0));
+            let back = Jobs::of(
+                (0..before.jobs.len()).filter(|job| before.jobs[*job].ready == 0 && after.jobs[*job].ready > 0),
+            );
             let found = if back.is_empty() { "and finds none".into() } else { format!("and releases {}", jobs(back)) };
             format!("{} asks for leases that it does not know {found}.", name(worker))
         }
@@ -54,7 +61,11 @@ pub(crate) fn sentence(before: &State, action: Action, after: &State, flaw: Opti
         Action::ReportUnanswered { worker, run } => {
             let answer = told(before.answer_to(worker, run, flaw));
             let job = job_of(worker, run);
-            format!("{} reports job {job} as {}, {answer} The answer is lost with the work connection.", name(worker), how_of(before, worker, run))
+            format!(
+                "{} reports job {job} as {}, {answer} The answer is lost with the work connection.",
+                name(worker),
+                how_of(before, worker, run)
+            )
         }
         Action::ReportDelayed { worker, run } => {
             let job = job_of(worker, run);
@@ -81,8 +92,8 @@ pub(crate) fn sentence(before: &State, action: Action, after: &State, flaw: Opti
 }
 
 /// What is wrong at the end of a path.
-pub(crate) fn verdict(state: &State) -> String {
-    let places = (0..state.jobs.len()).map(|job| place(state, job));
+pub(crate) fn verdict(state: &State, jobs: usize) -> String {
+    let places = (0..jobs).map(|job| place(state, job));
     format!("In the end: {}.", places.collect::<Vec<_>>().join("; "))
 }
 
@@ -115,9 +126,12 @@ fn place(state: &State, job: usize) -> String {
 }
 
 fn committed(before: &State, worker: usize, after: &State) -> String {
-    let held = |state: &State| Jobs::of((0..state.jobs.len()).filter(|job| {
-        state.leases.iter().any(|lease| lease.worker == worker && lease.jobs.has(*job))
-    }));
+    let held = |state: &State| {
+        Jobs::of(
+            (0..state.jobs.len())
+                .filter(|job| state.leases.iter().any(|lease| lease.worker == worker && lease.jobs.has(*job))),
+        )
+    };
     let got = held(after).without(held(before));
     let whose = match before.workers[worker].row.fate {
         Fate::Alive => "",
@@ -129,7 +143,7 @@ fn committed(before: &State, worker: usize, after: &State) -> String {
     let still = Jobs::of(got.iter().filter(|job| after.jobs[*job].ready > 0));
     let left = if still.is_empty() { String::new() } else { format!(" The delete missed {}.", jobs(still)) };
     let is_read = before.workers[worker].claim.is_some_and(|claim| !claim.orphan);
-    let read = if is_read { "starts them" } else { "nobody reads the answer" };
+    let read = if is_read { "the handlers start" } else { "nobody reads the answer" };
     format!("The claim of {}{whose} commits: it holds {}, and {read}.{left}", name(worker), jobs(got))
 }
 
@@ -140,10 +154,10 @@ fn maintained(before: &State, worker: usize, after: &State) -> String {
     let buried = Jobs::of(given.iter().filter(|job| after.jobs[*job].end.is_some()));
     let mut away = String::new();
     if !given.without(buried).is_empty() {
-        away = format!(" {} back to ready.", capital(&format!("{} go", jobs(given.without(buried)))));
+        away = format!(" Back to ready: {}.", jobs(given.without(buried)));
     }
     if !buried.is_empty() {
-        away += &format!(" {} buried.", capital(&format!("{} are", jobs(buried))));
+        away += &format!(" Buried: {}.", jobs(buried));
     }
     if was.fate != Fate::Alive {
         return format!("Maintenance finds leases of {}, which is dead.{away}", name(worker));
@@ -207,8 +221,4 @@ fn jobs(jobs: Jobs) -> String {
         [one] => format!("job {one}"),
         many => format!("jobs {}", many.join(" and ")),
     }
-}
-
-fn capital(text: &str) -> String {
-    text[..1].to_uppercase() + &text[1..]
 }

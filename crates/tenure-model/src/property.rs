@@ -55,9 +55,8 @@ pub(crate) fn overlaps_nowhere(state: &State) -> bool {
 
 /// Its lease row stands while a handler runs, so nobody else can have been given the job.
 pub(crate) fn has_stopped(state: &State) -> bool {
-    handlers(state).all(|(worker, run)| {
-        state.workers[worker].late || state.lease_of(worker, run.lease, run.job).is_some()
-    })
+    handlers(state)
+        .all(|(worker, run)| state.workers[worker].late || state.lease_of(worker, run.lease, run.job).is_some())
 }
 
 pub(crate) fn claims_late(state: &State) -> bool {
@@ -72,7 +71,8 @@ pub(crate) fn writes_late(state: &State) -> bool {
 
 pub(crate) fn repeats(state: &State) -> bool {
     let answered = |run: &Run| {
-        let by_it = |how| state.ended.iter().any(|ended| ended.lease == run.lease && ended.job == run.job && ended.how == how);
+        let by_it =
+            |how| state.ended.iter().any(|ended| ended.lease == run.lease && ended.job == run.job && ended.how == how);
         by_it(How::Completed) || by_it(How::Failed)
     };
     state.workers.iter().any(|worker| worker.reports().any(answered))

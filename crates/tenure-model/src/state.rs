@@ -3,6 +3,8 @@
 //! Ids of leases and of rows in `ready` are compared for equality only. They are therefore numbered anew after every
 //! step, so that two histories that differ in their numbers alone are one state.
 
+use std::cmp::Ordering;
+
 use crate::bounds::{JOBS, LEASE, OWN_LEASE, WORKERS};
 
 /// 0: none.
@@ -45,7 +47,9 @@ impl Jobs {
 pub(crate) enum Server {
     Up,
     /// Announced: it told its clients that it goes down.
-    Down { announced: bool },
+    Down {
+        announced: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -334,9 +338,11 @@ impl State {
 
     /// Brings equal states to one form: forgets what nobody can ask for, and numbers leases and rows in a fixed order.
     pub(crate) fn tidy(&mut self) {
-        let mut ended = std::mem::take(&mut self.ended);
-        ended.retain(|ended| self.is_asked_for(ended));
-        self.ended = ended;
+        if !self.ended.is_empty() {
+            let mut ended = std::mem::take(&mut self.ended);
+            ended.retain(|ended| self.is_asked_for(ended));
+            self.ended = ended;
+        }
         for worker in 0..WORKERS {
             self.tidy_worker(worker);
         }
@@ -370,56 +376,80 @@ impl State {
 
     fn number_anew(&mut self) {
         self.leases.sort_unstable();
-        let mut names: Vec<LeaseId> = self.leases.iter().map(|lease| lease.id).collect();
-        for name in self.named_leases().collect::<Vec<_>>() {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let renamed = |lease: LeaseId| names.iter().position(|name| *name == lease).map_or(0, |at| at as LeaseId + 1);
-        self.leases.iter_mut().for_each(|lease| lease.id = renamed(lease.id));
-        self.ended.iter_mut().for_each(|ended| ended.lease = renamed(ended.lease));
+        let mut names = Names::default();
+        self.leases.iter().for_each(|lease| names.add(lease.id));
+        self.named_leases().for_each(|name| names.add(name));
+        self.leases.iter_mut().for_each(|lease| lease.id = names.new_of(lease.id));
+        self.ended.iter_mut().for_each(|ended| ended.lease = names.new_of(ended.lease));
         self.ended.sort_unstable();
         for worker in &mut self.workers {
-            worker.runs.iter_mut().for_each(|run| run.lease = renamed(run.lease));
-            worker.letter.iter_mut().for_each(|letter| letter.lease = renamed(letter.lease));
+            worker.runs.iter_mut().for_each(|run| run.lease = names.new_of(run.lease));
+            worker.letter.iter_mut().for_each(|letter| letter.lease = names.new_of(letter.lease));
         }
 
-        let rows: Vec<RowId> = self.ready_rows().collect();
-        // A claim whose row is gone finds nothing, whichever row it was.
-        let renamed = |row: RowId| rows.iter().position(|known| *known == row).map_or(0, |at| at as RowId + 1);
-        self.jobs.iter_mut().for_each(|job| job.ready = renamed(job.ready));
+        let mut rows = Names::default();
+        self.jobs.iter().for_each(|job| rows.add(job.ready));
+        self.jobs.iter_mut().for_each(|job| job.ready = rows.new_of(job.ready));
         for claim in self.workers.iter_mut().filter_map(|worker| worker.claim.as_mut()) {
-            claim.row = renamed(claim.row);
+            // A claim whose row is gone finds nothing, whichever row it was.
+            claim.row = rows.new_of(claim.row);
             if claim.row == 0 {
                 (claim.seen, claim.whole) = (Jobs::default(), false);
             }
         }
     }
 
-    /// The same state with the workers in a fixed order: no rule depends on which of them is which.
-    pub(crate) fn with_workers_in_order(&self) -> State {
+    /// The same state with its workers in a fixed order: no rule depends on which of them is which.
+    pub(crate) fn with_workers_in_order(mut self) -> State {
         let mut order: [usize; WORKERS] = std::array::from_fn(|worker| worker);
-        order.sort_by_cached_key(|worker| (self.nameless(*worker), self.masks_of(*worker)));
+        order.sort_by(|a, b| self.in_order(*a, *b));
+        if order.is_sorted() {
+            return self;
+        }
         let mut place = [0; WORKERS];
         order.iter().enumerate().for_each(|(new, old)| place[*old] = new);
-        let mut state = self.clone();
-        state.workers = std::array::from_fn(|worker| self.workers[order[worker]].clone());
-        state.leases.iter_mut().for_each(|lease| lease.worker = place[lease.worker]);
-        state.workers.iter_mut().for_each(|worker| worker.runs.sort_unstable());
-        state.number_anew();
-        state
+        self.workers = order.map(|old| std::mem::replace(&mut self.workers[old], Worker::registered()));
+        self.leases.iter_mut().for_each(|lease| lease.worker = place[lease.worker]);
+        self.number_anew();
+        self
     }
 
-    /// A worker without the numbers of its leases.
-    fn nameless(&self, worker: usize) -> Worker {
-        let mut worker = self.workers[worker].clone();
-        worker.runs.iter_mut().for_each(|run| run.lease = 0);
-        worker.letter.iter_mut().for_each(|letter| letter.lease = 0);
-        worker
+    /// The order does not look at the numbers of leases, which are no more than names.
+    fn in_order(&self, a: usize, b: usize) -> Ordering {
+        let (one, two) = (&self.workers[a], &self.workers[b]);
+        let runs = |worker: &Worker| worker.runs.iter().map(|run| (run.job, run.stage)).collect::<Vec<_>>();
+        let masks = |worker| self.leases.iter().filter(move |lease| lease.worker == worker).map(|lease| lease.jobs);
+        let letter = |worker: &Worker| worker.letter.map(|letter| (letter.job, letter.how));
+        let flags = |worker: &Worker| {
+            [worker.late, worker.work, worker.control, worker.unaware, worker.announced, worker.audit]
+        };
+        (one.process.cmp(&two.process))
+            .then_with(|| one.row.cmp(&two.row))
+            .then_with(|| flags(one).cmp(&flags(two)))
+            .then_with(|| (one.cut, one.own_left, one.claim).cmp(&(two.cut, two.own_left, two.claim)))
+            .then_with(|| runs(one).cmp(&runs(two)))
+            .then_with(|| letter(one).cmp(&letter(two)))
+            .then_with(|| masks(a).cmp(masks(b)))
+    }
+}
+
+/// New numbers for names, in the order in which the names were met.
+#[derive(Default)]
+struct Names {
+    old: [u8; 32],
+    count: usize,
+}
+
+impl Names {
+    fn add(&mut self, name: u8) {
+        if name > 0 && !self.old[..self.count].contains(&name) {
+            self.old[self.count] = name;
+            self.count += 1;
+        }
     }
 
-    fn masks_of(&self, worker: usize) -> Vec<Jobs> {
-        self.leases.iter().filter(|lease| lease.worker == worker).map(|lease| lease.jobs).collect()
+    /// 0 for a name that was not met.
+    fn new_of(&self, name: u8) -> u8 {
+        self.old[..self.count].iter().position(|old| *old == name).map_or(0, |at| at as u8 + 1)
     }
 }

@@ -148,15 +148,13 @@ impl State {
 
     /// `complete_many` and `fail`: the lease row is the arbiter. The worker's row is read to refuse early.
     fn write(&mut self, worker: usize, lease: LeaseId, job: usize, how: How, flaw: Option<Flaw>) -> Answer {
-        let own = self.lease_of(worker, lease, job).filter(|_| self.workers[worker].is_alive());
+        let own = self.lease_of(worker, lease, job);
         let row = match flaw {
-            Some(Flaw::CompleteByJob) if how == How::Completed => {
-                self.leases.iter().position(|row| row.jobs.has(job))
-            }
-            _ => own,
+            Some(Flaw::CompleteByJob) if how == How::Completed => self.leases.iter().position(|row| row.jobs.has(job)),
+            _ => own.filter(|_| self.workers[worker].is_alive()),
         };
         if let Some(row) = row {
-            self.blame.stale_write |= own.is_none();
+            self.blame.stale_write |= own != Some(row);
             self.leave(row, Jobs::of([job]));
             self.finish(job, how, lease);
             return Answer::Now;

@@ -7,9 +7,10 @@ pub const JOBS: usize = 3;
 /// Attempts of a job. A worker lost in the last one buries it.
 pub const ATTEMPTS: u8 = 2;
 /// Ticks of a lease.
-pub const LEASE: u8 = 3;
+pub const LEASE: u8 = 4;
 /// Ticks by the worker's own clock until it gives up what it could not renew: a margin before the end.
-pub const OWN_LEASE: u8 = 2;
+/// Longer than the grace, so that a worker can be dead by its lock while its lease is good.
+pub const OWN_LEASE: u8 = 3;
 /// Between the two sightings of a lease that is over: a third of the lease.
 pub const THIRD: u8 = 1;
 /// Between the two sightings of a free session lock: the grace to reconnect.
@@ -18,7 +19,7 @@ pub const GRACE: u8 = 2;
 pub const OWN_GRACE: u8 = 1;
 /// Ticks that are looked on once the faults have ended. A worker that died with its lock held needs a lease, a third,
 /// and one more for the order of things; three of them at once need no longer.
-pub(crate) const CALM: u8 = 8;
+pub(crate) const CALM: u8 = 9;
 
 /// Which row of `ready` holds each job at the start: two bundles, of which a claim may cut the first.
 pub(crate) const BUNDLES: [u8; JOBS] = [1, 1, 2];

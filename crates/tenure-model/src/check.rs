@@ -132,7 +132,7 @@ impl Model for Protocol {
     }
 
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
-        Some(state.after(action, self.flaw).with_workers_in_order())
+        Some(self.in_order(state.after(action, self.flaw)))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -216,6 +216,14 @@ impl Protocol {
         sentences
     }
 
+    /// One of the states that differ in the names of workers alone; of single jobs, too.
+    fn in_order(&self, mut state: State) -> State {
+        if self.bundles == Bundles::Single {
+            state.order_single_jobs();
+        }
+        state.with_workers_in_order()
+    }
+
     /// The checker's states have their workers in order; here workers keep their names from step to step.
     fn with_names(&self, path: &Path<State, Action>) -> Vec<Action> {
         let mut state = State::first(self.bundles.rows(), self.faults);
@@ -224,7 +232,7 @@ impl Protocol {
             possible(&state, self.flaw, &mut actions);
             let step = actions.drain(..).find_map(|action| {
                 let next = state.after(action, self.flaw);
-                (next.clone().with_workers_in_order() == *wanted).then_some((action, next))
+                (self.in_order(next.clone()) == *wanted).then_some((action, next))
             });
             let Some((action, next)) = step else { break };
             taken.push(action);

@@ -1,7 +1,7 @@
 //! The lease protocol as a model, checked in every order of steps within stated bounds.
 //!
 //! `docs/design/model.md` says what is modelled, what is left out, and what the bounds are. The rules themselves stand
-//! in [`docs/design/lease.md`, `claim.md` and `worker.md`]; a change of one of them belongs into `step` as well.
+//! in `docs/design/lease.md`, `claim.md` and `worker.md`; a change of one of them belongs into `step` as well.
 //!
 //! ```no_run
 //! let report = tenure_model::check(tenure_model::Bundles::Single, tenure_model::FAULTS);

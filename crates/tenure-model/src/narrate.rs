@@ -135,7 +135,7 @@ fn committed(before: &State, worker: usize, after: &State) -> String {
     let got = held(after).without(held(before));
     let whose = match before.workers[worker].row.fate {
         Fate::Alive => "",
-        Fate::Dead | Fate::Gone => ", which is dead by now",
+        Fate::Dead | Fate::Gone => ", which is dead by now,",
     };
     if got.is_empty() {
         return format!("The claim of {}{whose} finds its row changed and brings nothing.", name(worker));

@@ -399,6 +399,25 @@ impl State {
         }
     }
 
+    /// Jobs 1 and 2, each in a bundle of its own, change names where that brings more states to one form.
+    pub(crate) fn order_single_jobs(&mut self) {
+        let key = |job: &Job| (job.attempt, job.end, job.first_end, job.ready > 0);
+        if key(&self.jobs[0]) <= key(&self.jobs[1]) {
+            return;
+        }
+        let other = |job: usize| if job < 2 { 1 - job } else { job };
+        self.jobs.swap(0, 1);
+        self.leases.iter_mut().for_each(|lease| lease.jobs = Jobs::of(lease.jobs.iter().map(other)));
+        self.ended.iter_mut().for_each(|ended| ended.job = other(ended.job));
+        for worker in &mut self.workers {
+            worker.runs.iter_mut().for_each(|run| run.job = other(run.job));
+            worker.runs.sort_unstable();
+            worker.letter.iter_mut().for_each(|letter| letter.job = other(letter.job));
+            worker.claim.iter_mut().for_each(|claim| claim.seen = Jobs::of(claim.seen.iter().map(other)));
+        }
+        self.number_anew();
+    }
+
     /// The same state with its workers in a fixed order: no rule depends on which of them is which.
     pub(crate) fn with_workers_in_order(mut self) -> State {
         let mut order: [usize; WORKERS] = std::array::from_fn(|worker| worker);

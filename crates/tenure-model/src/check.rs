@@ -99,7 +99,7 @@ impl Report {
 }
 
 /// Checks the protocol as built, in every order of steps with at most `faults` faults (default: [`crate::FAULTS`]).
-/// Time and memory grow about tenfold with each further fault.
+/// Time and memory grow fifty times and more with each further fault.
 pub fn check(bundles: Bundles, faults: u8) -> Report {
     Protocol { flaw: None, bundles, faults }.run()
 }

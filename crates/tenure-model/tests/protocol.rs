@@ -1,0 +1,35 @@
+//! The model at the sizes of a test; `cargo run -p tenure-model` checks more.
+
+use tenure_model::{Bundles, Flaw, Report, check, check_broken};
+
+fn assert_holds(report: &Report) {
+    assert!(report.holds(), "{:#?}", report.properties);
+}
+
+#[test]
+fn the_protocol_holds_with_any_one_fault() {
+    let report = check(Bundles::Single, 1);
+    assert_holds(&report);
+    assert_eq!(report.unreached().collect::<Vec<_>>(), ["a job is buried for its lost workers"], "that takes two");
+}
+
+#[test]
+fn the_protocol_holds_for_one_job_with_any_two_faults() {
+    let report = check(Bundles::One, 2);
+    assert_holds(&report);
+    assert_eq!(report.unreached().count(), 0, "{:#?}", report.properties);
+}
+
+#[test]
+fn bundles_are_cut_without_a_loss() {
+    assert_holds(&check(Bundles::Cut, 0));
+}
+
+#[test]
+fn every_broken_rule_is_caught() {
+    for flaw in Flaw::ALL {
+        let report = check_broken(flaw);
+        let shown = report.counterexample();
+        assert!(shown.is_some_and(|shown| shown.history.len() > 2), "{flaw:?} was not caught: {report:#?}");
+    }
+}

@@ -104,3 +104,5 @@ pub const PANICS: Sized<usize> = sized(100, 100);
 pub const OVERRUN: Sized<Duration> = seconds(6, 30);
 /// How long a handler holds a connection of the pool that all share, and the lease.
 pub const POOL_HOLD: Sized<Duration> = seconds(3, 10);
+/// The fault sweep over a worker's life cuts at every n-th message of it.
+pub const SWEEP_STEP: Sized<u64> = sized(31, 1);

@@ -12,3 +12,5 @@ pub mod notify;
 pub mod outage;
 pub mod plans;
 pub mod pooler;
+pub mod sweep;
+pub mod sweep_worker;

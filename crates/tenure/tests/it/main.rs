@@ -5,6 +5,7 @@ mod clients;
 mod complete_in;
 mod end;
 mod enqueue;
+mod faults;
 mod fire;
 mod lifecycle;
 mod limits;

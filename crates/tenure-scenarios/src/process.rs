@@ -104,13 +104,18 @@ impl WorkerProcess {
     /// # Panics
     /// When it cannot be started.
     pub fn spawn(options: &WorkerOptions) -> WorkerProcess {
-        let file = format!("tenure-{}-{}-{:x}.log", options.name, std::process::id(), fastrand::u32(..));
+        Self::spawn_as(&options.name, ASKED, &serde_json::to_string(options).expect("options are JSON"))
+    }
+
+    /// Starts this program again with one variable set, which tells it what to be.
+    pub(crate) fn spawn_as(name: &str, variable: &str, options: &str) -> WorkerProcess {
+        let file = format!("tenure-{name}-{}-{:x}.log", std::process::id(), fastrand::u32(..));
         let log = std::env::temp_dir().join(file);
         let out = File::create(&log).expect("a file for the worker's log");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         // For the test harness: run this one test, and show what it prints.
         command.args(["worker_process", "--exact", "--nocapture"]);
-        command.env(ASKED, serde_json::to_string(options).expect("options are JSON"));
+        command.env(variable, options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(out);
         #[cfg(target_os = "linux")]
         // SAFETY: prctl is async-signal-safe and touches only the new process.
@@ -122,7 +127,7 @@ impl WorkerProcess {
             });
         }
         let child = command.spawn().expect("a worker process");
-        WorkerProcess { child, name: options.name.clone(), log, status: None }
+        WorkerProcess { child, name: name.to_owned(), log, status: None }
     }
 
     /// Its process id, as the worker table has it.
@@ -219,4 +224,5 @@ pub fn run_if_asked() {
         let options: WorkerOptions = serde_json::from_str(&options).expect("options of the worker process");
         std::process::exit(crate::handlers::run(options));
     }
+    crate::chaos::producer::run_if_asked();
 }

@@ -106,3 +106,7 @@ pub const OVERRUN: Sized<Duration> = seconds(6, 30);
 pub const POOL_HOLD: Sized<Duration> = seconds(3, 10);
 /// The fault sweep over a worker's life cuts at every n-th message of it.
 pub const SWEEP_STEP: Sized<u64> = sized(31, 1);
+/// The fault sweep over a migration cuts at every n-th message of it.
+pub const SWEEP_STEP_MIGRATE: Sized<usize> = sized(149, 1);
+/// The fault sweep over the other verbs of a client.
+pub const SWEEP_STEP_CLIENT: Sized<usize> = sized(6, 1);

@@ -7,7 +7,7 @@ mod engine;
 #[cfg(feature = "prove")]
 mod layout;
 #[cfg(feature = "prove")]
-mod table;
+pub(crate) mod table;
 
 use anyhow::Result;
 

@@ -27,12 +27,14 @@ pub enum Action {
     CutAll(usize),
     /// The connection that comes to this point is cut.
     CutAt(usize, Cut),
+    /// The connection of a producer that comes to this point is cut.
+    CutProducer(usize, Cut),
     /// The network of one worker does this for a while.
     Network(usize, Fault, Duration),
 }
 
 /// Kinds of action with their weights.
-const WEIGHTS: [(Kind, u32); 11] = [
+const WEIGHTS: [(Kind, u32); 12] = [
     (Kind::Kill, 14),
     (Kind::Freeze, 10),
     (Kind::Stop, 6),
@@ -43,6 +45,7 @@ const WEIGHTS: [(Kind, u32); 11] = [
     (Kind::TerminateAll, 4),
     (Kind::CutAll, 8),
     (Kind::CutAt, 20),
+    (Kind::CutProducer, 12),
     (Kind::Network, 18),
 ];
 
@@ -58,6 +61,7 @@ enum Kind {
     TerminateAll,
     CutAll,
     CutAt,
+    CutProducer,
     Network,
 }
 
@@ -90,6 +94,11 @@ impl Script {
             Kind::TerminateAll => Action::TerminateAll,
             Kind::CutAll => Action::CutAll(worker),
             Kind::CutAt => Action::CutAt(worker, self.cut()),
+            Kind::CutProducer => {
+                let n = self.random.u64(1..10);
+                let cut = if self.random.bool() { Cut::CommitAnswer(n / 3 + 1) } else { Cut::Answer(n) };
+                Action::CutProducer(self.random.usize(..self.producers), cut)
+            }
             Kind::Network => Action::Network(worker, self.fault(), self.millis(200, 6_000)),
         };
         (pause, action)

@@ -1,7 +1,6 @@
 //! The processes of a chaos run, and what is done to them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure::testing::{Fault, Proxy, until_within};
@@ -22,7 +21,7 @@ const STOP: Duration = Duration::from_secs(20);
 struct Worker {
     options: WorkerOptions,
     process: Option<WorkerProcess>,
-    proxy: Arc<Proxy>,
+    proxy: Proxy,
     busy_until: Instant,
     /// When it is to be started again, or woken.
     then: Option<(Instant, Then)>,
@@ -52,7 +51,7 @@ struct Counts {
 pub(super) struct Company<'a> {
     stage: &'a Stage,
     workers: Vec<Worker>,
-    producers: Vec<(ProducerOptions, WorkerProcess)>,
+    producers: Vec<(ProducerOptions, WorkerProcess, Proxy)>,
     folder: PathBuf,
     begin: Instant,
     counts: Counts,
@@ -68,20 +67,21 @@ impl<'a> Company<'a> {
         std::fs::create_dir_all(&folder).expect("a folder for the records");
         let mut workers = Vec::new();
         for n in 0..chaos.workers {
-            let proxy = Arc::new(Proxy::start(stage.url()).await);
+            let proxy = Proxy::start(stage.url()).await;
             let options = stage.worker(&format!("w{n}")).url(proxy.url()).lease(LEASE).concurrency(8);
             let process = Some(WorkerProcess::spawn(&options));
             workers.push(Worker { options, process, proxy, busy_until: Instant::now(), then: None });
         }
-        let producers = (0..chaos.producers).map(|n| {
+        let mut producers = Vec::new();
+        for n in 0..chaos.producers {
+            let proxy = Proxy::start(stage.url()).await;
             let name = format!("p{n}");
             let record = folder.join(&name);
             let seed = chaos.seed.wrapping_mul(1_000).wrapping_add(n as u64);
-            let options = ProducerOptions { name, url: stage.url().to_owned(), record, seed, pause: chaos.pause };
+            let options = ProducerOptions { name, url: proxy.url().to_owned(), record, seed, pause: chaos.pause };
             let process = options.spawn();
-            (options, process)
-        });
-        let producers = producers.collect();
+            producers.push((options, process, proxy));
+        }
         let (begin, counts) = (Instant::now(), Counts::default());
         Company { stage, workers, producers, folder, begin, counts, history: Vec::new(), deaths: Vec::new() }
     }
@@ -99,6 +99,7 @@ impl<'a> Company<'a> {
             | Action::CutAt(n, _)
             | Action::Network(n, _, _) => Some(n),
             Action::KillProducer(_)
+            | Action::CutProducer(..)
             | Action::Restart { .. }
             | Action::CrashBackend
             | Action::TerminateAll => None,
@@ -148,6 +149,10 @@ impl<'a> Company<'a> {
                 self.counts.cuts += 1;
                 self.workers[n].proxy.cut_at(cut);
             }
+            Action::CutProducer(n, cut) => {
+                self.counts.cuts += 1;
+                self.producers[n].2.cut_at(cut);
+            }
             Action::Network(n, fault, time) => {
                 self.counts.networks += 1;
                 self.workers[n].proxy.set(fault);
@@ -181,16 +186,6 @@ impl<'a> Company<'a> {
         let at = Instant::now() + time;
         self.workers[n].busy_until = at;
         self.workers[n].then = Some((at, then));
-        if then == Then::Wake || then == Then::Heal {
-            // In time, also while something else takes long.
-            let proxy = self.workers[n].proxy.clone();
-            if then == Then::Heal {
-                tokio::spawn(async move {
-                    tokio::time::sleep(time).await;
-                    proxy.set(Fault::None);
-                });
-            }
-        }
     }
 
     fn follow_up(&mut self) {
@@ -242,7 +237,7 @@ impl<'a> Company<'a> {
 
     /// Everything is whole again: every network, every process; the producers have ended.
     pub(super) async fn calm(&mut self) {
-        for (_, process) in &mut self.producers {
+        for (_, process, _) in &mut self.producers {
             process.kill();
         }
         for worker in &mut self.workers {
@@ -281,7 +276,7 @@ impl<'a> Company<'a> {
 
     /// The ids that producers were told.
     pub(super) fn told(&self) -> Vec<i64> {
-        self.producers.iter().flat_map(|(options, _)| told(&options.record)).collect()
+        self.producers.iter().flat_map(|(options, _, _)| told(&options.record)).collect()
     }
 
     pub(super) fn history(&self) -> Vec<String> {

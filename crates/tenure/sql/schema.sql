@@ -248,6 +248,7 @@ function rescue(p_limit integer DEFAULT 1000) returns json
 function resume(p_queue text) returns boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
+function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
 function wake(p_worker bigint, p_token uuid) returns void
 
 -- functions that those build on

@@ -67,11 +67,9 @@ pub enum Cut {
 impl Cut {
     fn at(self) -> u64 {
         match self {
-            Cut::ToServer(at)
-            | Cut::FromServer(at)
-            | Cut::Statement(at)
-            | Cut::Answer(at)
-            | Cut::CommitAnswer(at) => at,
+            Cut::ToServer(at) | Cut::FromServer(at) | Cut::Statement(at) | Cut::Answer(at) | Cut::CommitAnswer(at) => {
+                at
+            }
         }
     }
 

@@ -33,9 +33,7 @@ pub(super) fn startup_code(packet: &[u8]) -> u32 {
 /// An ErrorResponse as a server sends it instead of a greeting.
 pub(super) fn rejection(rejection: Rejection) -> Vec<u8> {
     let mut fields = Vec::new();
-    for (field, text) in
-        [(b'S', "FATAL"), (b'V', "FATAL"), (b'C', rejection.sqlstate), (b'M', rejection.message)]
-    {
+    for (field, text) in [(b'S', "FATAL"), (b'V', "FATAL"), (b'C', rejection.sqlstate), (b'M', rejection.message)] {
         fields.push(field);
         fields.extend_from_slice(text.as_bytes());
         fields.push(0);

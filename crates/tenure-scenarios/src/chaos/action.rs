@@ -79,8 +79,8 @@ impl Script {
         Script { random: fastrand::Rng::with_seed(seed), workers, producers }
     }
 
-    /// The next action, and the pause before it.
-    pub fn next(&mut self) -> (Duration, Action) {
+    /// Draws the next action, and the pause before it.
+    pub fn draw(&mut self) -> (Duration, Action) {
         let pause = self.millis(200, 1_800);
         let worker = self.random.usize(..self.workers);
         let action = match self.kind() {
@@ -150,7 +150,7 @@ mod tests {
     fn a_seed_always_says_the_same() {
         let actions = |seed| {
             let mut script = Script::new(seed, 4, 2);
-            (0..500).map(|_| script.next()).collect::<Vec<_>>()
+            (0..500).map(|_| script.draw()).collect::<Vec<_>>()
         };
         assert_eq!(actions(7), actions(7));
         assert_ne!(actions(7), actions(8));

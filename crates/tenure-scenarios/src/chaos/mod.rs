@@ -68,7 +68,7 @@ pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
         let (begin, mut script) = (Instant::now(), Script::new(chaos.seed, chaos.workers, chaos.producers));
         let mut told = 0;
         while begin.elapsed() < chaos.time {
-            let (pause, action) = script.next();
+            let (pause, action) = script.draw();
             tokio::time::sleep(pause).await; // the pace of chaos
             company.play(action, &mut server).await;
             let minutes = begin.elapsed().as_secs() / 60;
@@ -93,7 +93,10 @@ pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
         Report { measures, history, faults }
     })
     .await;
-    tokio::task::spawn_blocking(move || server.stop()).await.expect("no panic").expect("the private server has stopped");
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .expect("no panic")
+        .expect("the private server has stopped");
     report
 }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tenure::testing::until_within;
 
-use crate::measure::{Bound, Measure};
 use crate::Stage;
+use crate::measure::{Bound, Measure};
 
 /// Jobs that do not fit, at most, of which a report shows everything.
 const SHOWN_MAX: i64 = 5;
@@ -57,10 +57,14 @@ pub(super) async fn judge(stage: &Stage, told: &[i64], rest: f64) -> (Vec<Measur
     let eye = Eye { sql: stage.db.sql().await };
     let mut faults = Vec::new();
     let told_and_gone = eye
-        .jobs("select t.id from unnest($1::bigint[]) t(id) where not exists (select from tenure.job j where j.id = t.id)", told)
+        .jobs(
+            "select t.id from unnest($1::bigint[]) t(id) where not exists (select from tenure.job j where j.id = t.id)",
+            told,
+        )
         .await;
-    let ledger_and_gone =
-        eye.ids("select l.job_id from ledger l where not exists (select from tenure.job j where j.id = l.job_id)").await;
+    let ledger_and_gone = eye
+        .ids("select l.job_id from ledger l where not exists (select from tenure.job j where j.id = l.job_id)")
+        .await;
     let no_end = eye
         .ids(
             "select j.id from tenure.job j where (select count(*) from tenure.outcome o where o.job_id = j.id)
@@ -108,7 +112,8 @@ pub(super) async fn judge(stage: &Stage, told: &[i64], rest: f64) -> (Vec<Measur
     let dead = eye.count("select count(*) from tenure.dead_letter").await;
     let failed = eye.count("select count(*) from tenure.attempt_error where cause <> 'worker_lost'").await;
     let plain_twice = "select count(*)::bigint - count(distinct job_id) from effect_plain";
-    let after_rescue = "select count(*) from (select distinct f.job_id, f.fence from effect_plain f join tenure.attempt_error e
+    let after_rescue =
+        "select count(*) from (select distinct f.job_id, f.fence from effect_plain f join tenure.attempt_error e
         on e.job_id = f.job_id and e.lease_id = f.fence and e.cause = 'worker_lost') x";
     let shown = |what: &str, value: f64, unit| Measure::new(format!("chaos: {what}"), Bound::Shown, value, unit);
     let none = |what: &str, jobs: &[i64]| Measure::count(format!("chaos: {what}"), 0, jobs.len());

@@ -1,6 +1,7 @@
 //! The scenarios: one file per area.
 
 pub mod cost;
+pub mod database;
 pub mod duty;
 pub mod fire;
 pub mod freeze;
@@ -12,5 +13,7 @@ pub mod notify;
 pub mod outage;
 pub mod plans;
 pub mod pooler;
+pub mod race;
 pub mod sweep;
 pub mod sweep_worker;
+pub mod unknown;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure::testing::{Cut, Proxy};
 use tenure::{Client, DeadFilter, Ended, Enqueue, Error, ErrorCode, JobFilter, JobId, JobOptions, RawJson};
 use tokio_postgres::NoTls;
+use tokio_postgres::types::Type;
 
 use crate::protocol::{Hand, Registration};
 use crate::{Act, Bound, Measure, Size, Stage, size};
@@ -89,7 +90,7 @@ struct Found {
 /// Every verb of a client, cut at every message.
 pub async fn client_verbs(stage: &Stage) -> Vec<Measure> {
     let proxy = Proxy::start(stage.url()).await;
-    stage.execute("create table own (queue text not null)", &[]).await;
+    make_own(stage).await;
     let mut found = Found::default();
     for verb in VERBS {
         for direction in [Cut::ToServer as fn(u64) -> Cut, Cut::FromServer] {
@@ -110,6 +111,38 @@ pub async fn client_verbs(stage: &Stage) -> Vec<Measure> {
     ]
 }
 
+/// The table of the program that enqueues.
+async fn make_own(stage: &Stage) {
+    stage.execute("create table if not exists own (queue text not null)", &[]).await;
+}
+
+/// Every verb once, by clients of this kind; those that do not do what they should, with what they said.
+pub async fn each_verb(stage: &Stage, url: &str, client: impl Fn(&str) -> Client) -> Vec<String> {
+    make_own(stage).await;
+    let mut wrong = Vec::new();
+    // A few clients at a time, so that connections behind a pooler change hands.
+    let clients = |schema: &str| [client(schema), client(schema), client(schema)];
+    let shared = clients("tenure");
+    for (n, verb) in VERBS.into_iter().chain(VERBS).enumerate() {
+        let scene = prepare(stage, verb).await;
+        let own;
+        let client = match verb {
+            Verb::Migrate => {
+                own = clients(&scene.schema);
+                &own[0]
+            }
+            _ => &shared[n % shared.len()],
+        };
+        let answer = call(client, url, verb, &scene).await;
+        let after = seen(stage, verb, &scene).await;
+        if answer.is_err() || !is_done(verb, &after) {
+            wrong.push(format!("{verb:?}: {answer:?}, {after:?}"));
+        }
+        clear(stage, verb, &scene).await;
+    }
+    wrong
+}
+
 async fn sweep(stage: &Stage, proxy: &Proxy, verb: Verb, direction: fn(u64) -> Cut, found: &mut Found) {
     // At the small size not each place is tried, but others each time.
     let step = match verb {
@@ -123,7 +156,7 @@ async fn sweep(stage: &Stage, proxy: &Proxy, verb: Verb, direction: fn(u64) -> C
         let cuts = proxy.cuts();
         proxy.cut_at(cut);
         let client = client(proxy, &scene);
-        let answer = call(&client, proxy, verb, &scene).await;
+        let answer = call(&client, proxy.url(), verb, &scene).await;
         proxy.disarm();
         let reached = proxy.cuts() > cuts;
         let after = seen(stage, verb, &scene).await;
@@ -142,7 +175,7 @@ async fn sweep(stage: &Stage, proxy: &Proxy, verb: Verb, direction: fn(u64) -> C
         if is_changing(verb) && after == before || !is_changing(verb) {
             // Now the same client, now a new one.
             let again = if n % 2 == 0 { client } else { self::client(proxy, &scene) };
-            let answer = call(&again, proxy, verb, &scene).await;
+            let answer = call(&again, proxy.url(), verb, &scene).await;
             let after = seen(stage, verb, &scene).await;
             if answer.is_err() || !is_done(verb, &after) {
                 found.not_repeatable.push(format!("{what}; again: {answer:?}, {after:?}"));
@@ -327,7 +360,7 @@ fn job(scene: &Scene) -> Enqueue {
 }
 
 /// One call, with the connection that it needs; its answer is looked at, too.
-async fn call(client: &Client, proxy: &Proxy, verb: Verb, scene: &Scene) -> Result<(), Error> {
+async fn call(client: &Client, url: &str, verb: Verb, scene: &Scene) -> Result<(), Error> {
     let id = JobId::from(scene.job);
     let filter = DeadFilter::new().queue(&scene.queue);
     match verb {
@@ -341,7 +374,7 @@ async fn call(client: &Client, proxy: &Proxy, verb: Verb, scene: &Scene) -> Resu
             let jobs = (0..MANY).map(|_| job(scene));
             client.enqueue_copy(jobs).await.map(|ids| assert_eq!(ids.len(), MANY))
         }
-        Verb::EnqueueIn => enqueue_in(client, proxy, scene).await,
+        Verb::EnqueueIn => enqueue_in(client, url, scene).await,
         Verb::Get => client.get(id).await.map(|job| assert_eq!(job.expect("it is there").id, id)),
         Verb::List => {
             let filter = JobFilter { queue: Some(scene.queue.clone()), ..JobFilter::default() };
@@ -371,17 +404,17 @@ async fn call(client: &Client, proxy: &Proxy, verb: Verb, scene: &Scene) -> Resu
 }
 
 /// Enqueues in a transaction of the caller's own, with a row of its own.
-async fn enqueue_in(client: &Client, proxy: &Proxy, scene: &Scene) -> Result<(), Error> {
+async fn enqueue_in(client: &Client, url: &str, scene: &Scene) -> Result<(), Error> {
     let unreachable = |e: tokio_postgres::Error| {
         // What the caller's own statements say is not ours to judge.
         assert!(e.as_db_error().is_none(), "{e}");
         None
     };
     let own = async {
-        let (mut sql, connection) = tokio_postgres::connect(proxy.url(), NoTls).await.map_err(unreachable)?;
+        let (mut sql, connection) = tokio_postgres::connect(url, NoTls).await.map_err(unreachable)?;
         tokio::spawn(connection);
         let mut tx = sql.transaction().await.map_err(unreachable)?;
-        tx.execute("insert into own values ($1)", &[&scene.queue]).await.map_err(unreachable)?;
+        tx.query_typed("insert into own values ($1)", &[(&scene.queue, Type::TEXT)]).await.map_err(unreachable)?;
         client.enqueue_in(&mut tx, job(scene)).await.map_err(Some)?;
         tx.commit().await.map_err(unreachable)
     };

@@ -78,6 +78,32 @@ pub async fn worker_dies(stage: &Stage) -> Vec<Measure> {
     sweep(stage, Then::Dies).await
 }
 
+/// A life that nobody disturbs.
+pub async fn undisturbed(stage: &Stage, what: &str) -> Vec<Measure> {
+    let proxy = Proxy::start(stage.url()).await;
+    let mut found = Found::default();
+    life(stage, &proxy, Cut::ToServer(u64::MAX), Then::ComesBack, &mut found).await;
+    stage.db.check_invariants().await;
+    let wrong =
+        found.lost + found.wrong_end.len() + found.effects_wrong + found.unexplained.len() + found.rescued_alive;
+    vec![Measure::count(format!("{what}: jobs of a worker's whole life that did not end as they should"), 0, wrong)]
+}
+
+/// A life behind a pooler in transaction mode; the handlers' own transactions are direct. What did not end as it should.
+pub async fn behind_a_pooler(stage: &Stage, url: &str) -> usize {
+    let queue = format!("q{:x}", fastrand::u64(..));
+    let jobs = enqueue(stage, &queue).await;
+    let (starts, mut found) = (Starts::default(), Found::default());
+    until_within(LIMIT, "all jobs end behind a pooler", async || {
+        stage.one::<String>("select tenure.promote()::text", &[]).await;
+        drain(worker(url, stage.url(), &queue, &starts).pooler(true)).await;
+        ends(stage, &queue).await.values().all(Option::is_some)
+    })
+    .await;
+    judge(stage, &queue, &jobs, &starts, (Cut::ToServer(u64::MAX), Then::ComesBack), &mut found).await;
+    found.lost + found.wrong_end.len() + found.effects_wrong + found.unexplained.len() + found.rescued_alive
+}
+
 async fn sweep(stage: &Stage, then: Then) -> Vec<Measure> {
     let proxy = Proxy::start(stage.url()).await;
     let mut found = Found::default();
@@ -104,7 +130,11 @@ async fn sweep(stage: &Stage, then: Then) -> Vec<Measure> {
         Measure::new(format!("{name}: lives"), Bound::AtLeast(8.0), found.lives as f64, ""),
         Measure::count(format!("{name}: jobs without an end"), 0, found.lost),
         Measure::count(format!("{name}: jobs that ended in another way than they should"), 0, list(&found.wrong_end)),
-        Measure::count(format!("{name}: effects of complete_in that are not there exactly once"), 0, found.effects_wrong),
+        Measure::count(
+            format!("{name}: effects of complete_in that are not there exactly once"),
+            0,
+            found.effects_wrong,
+        ),
         Measure::count(format!("{name}: starts that nothing recorded explains"), 0, list(&found.unexplained)),
         Measure::new(format!("{name}: the longest until all had ended"), Bound::AtMost(15.0), found.slowest, "s"),
     ];
@@ -123,7 +153,7 @@ async fn life(stage: &Stage, proxy: &Proxy, cut: Cut, then: Then, found: &mut Fo
         Then::ComesBack => proxy.cut_at(cut),
         Then::Dies => proxy.cut_off_at(cut),
     }
-    let first = worker(proxy.url(), &queue, &starts);
+    let first = worker(proxy.url(), proxy.url(), &queue, &starts);
     match then {
         Then::ComesBack => work_again(first, proxy, &queue, &starts).await,
         Then::Dies => work_and_die(stage, first, proxy, &queue).await,
@@ -134,7 +164,7 @@ async fn life(stage: &Stage, proxy: &Proxy, cut: Cut, then: Then, found: &mut Fo
     until_within(LIMIT, &format!("all jobs end, {cut:?}, {then:?}"), async || {
         // Retries wait for a millisecond; a worker that drains does not wait for them.
         stage.one::<String>("select tenure.promote()::text", &[]).await;
-        drain(worker(stage.url(), &queue, &starts)).await;
+        drain(worker(stage.url(), stage.url(), &queue, &starts)).await;
         let left = ends(stage, &queue).await.into_iter().filter(|(_, end)| end.is_none()).count();
         if left == 0 { Ok(()) } else { Err(format!("{left} are left: {:?}", stage.statuses().await)) }
     })
@@ -161,7 +191,7 @@ async fn work_again(first: WorkerBuilder, proxy: &Proxy, queue: &str, starts: &S
         Ok(running) => running,
         Err(error) => {
             assert!(error.is_retryable(), "a start that was cut says {error:?}");
-            worker(proxy.url(), queue, starts).start().await.expect("it starts at the second try")
+            worker(proxy.url(), proxy.url(), queue, starts).start().await.expect("it starts at the second try")
         }
     };
     tokio::time::timeout(LIMIT, running.join()).await.expect("it drains its queue although it was cut");
@@ -170,13 +200,15 @@ async fn work_again(first: WorkerBuilder, proxy: &Proxy, queue: &str, starts: &S
 /// The worker runs on a runtime of its own, which ends when the cut is reached: nothing of it is left.
 async fn work_and_die(stage: &Stage, first: WorkerBuilder, proxy: &Proxy, queue: &str) {
     let cuts = proxy.cuts();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let ended = runtime.spawn(async move {
         if let Ok(mut running) = first.start().await {
             running.join().await;
         }
     });
-    until_within(LIMIT, "the worker is cut off or has drained", async || proxy.cuts() > cuts || ended.is_finished()).await;
+    until_within(LIMIT, "the worker is cut off or has drained", async || proxy.cuts() > cuts || ended.is_finished())
+        .await;
     runtime.shutdown_background();
     proxy.disarm();
     proxy.set(tenure::testing::Fault::None);
@@ -195,8 +227,8 @@ async fn drain(worker: WorkerBuilder) {
 /// How often each job was started.
 type Starts = Arc<Mutex<HashMap<i64, usize>>>;
 
-fn worker(url: &str, queue: &str, starts: &Starts) -> WorkerBuilder {
-    let (url_of_handler, starts) = (url.to_owned(), starts.clone());
+fn worker(url: &str, of_handlers: &str, queue: &str, starts: &Starts) -> WorkerBuilder {
+    let (of_handlers, starts) = (of_handlers.to_owned(), starts.clone());
     let options = KindOptions::new().retry(RetryPolicy::fixed(Duration::from_millis(1)));
     Worker::builder(url)
         .queue(queue, 3)
@@ -205,7 +237,7 @@ fn worker(url: &str, queue: &str, starts: &Starts) -> WorkerBuilder {
         .drain(true)
         .handle_raw("part", options, move |ctx, payload| {
             *starts.lock().expect("starts").entry(ctx.job_id().get()).or_default() += 1;
-            let url = url_of_handler.clone();
+            let url = of_handlers.clone();
             async move { act(&ctx, &url, &payload).await }
         })
         .handle_raw("child", KindOptions::new(), |_, _| async { Ok(None) })

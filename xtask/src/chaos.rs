@@ -23,7 +23,8 @@ pub(crate) struct Chaos {
 /// Builds this program once more with what it needs, and runs it.
 #[cfg(not(feature = "prove"))]
 pub(crate) fn run(chaos: &Chaos) -> anyhow::Result<()> {
-    let mut cargo = crate::child::cargo(&["run", "--quiet", "--package", "xtask", "--features", "prove", "--", "chaos"]);
+    let mut cargo =
+        crate::child::cargo(&["run", "--quiet", "--package", "xtask", "--features", "prove", "--", "chaos"]);
     cargo.arg("--minutes").arg(chaos.minutes.to_string());
     if let Some(seed) = chaos.seed {
         cargo.arg("--seed").arg(seed.to_string());
@@ -45,9 +46,7 @@ pub(crate) fn run(chaos: &Chaos) -> anyhow::Result<()> {
     if let Some(file) = &chaos.history {
         std::fs::write(file, report.history.join("\n") + "\n")?;
     }
-    if !report.faults.is_empty() {
-        eprintln!("seed {seed} did:\n{}\n\nand this does not fit:\n{}", report.history.join("\n"), report.faults.join("\n"));
-    }
+    print_faults(seed, &report);
     crate::prove::table::print(&format!("chaos, seed {seed}"), false, chaos.json, &report.measures)
 }
 
@@ -63,5 +62,15 @@ pub(crate) fn play(minutes: f64, seed: u64) -> anyhow::Result<tenure_scenarios::
     let mut chaos = tenure_scenarios::chaos::Chaos::new(time, seed);
     chaos.bin_dir = Some(setup::binaries()?.dir);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    Ok(runtime.block_on(tenure_scenarios::chaos::run(&chaos, |progress| say(&format!("chaos, seed {seed}, {progress}")))))
+    Ok(runtime
+        .block_on(tenure_scenarios::chaos::run(&chaos, |progress| say(&format!("chaos, seed {seed}, {progress}")))))
+}
+
+/// What does not fit, with the seed and everything that was done.
+#[cfg(feature = "prove")]
+pub(crate) fn print_faults(seed: u64, report: &tenure_scenarios::chaos::Report) {
+    if !report.faults.is_empty() {
+        let (history, faults) = (report.history.join("\n"), report.faults.join("\n"));
+        eprintln!("seed {seed} did:\n{history}\n\nand this does not fit:\n{faults}");
+    }
 }

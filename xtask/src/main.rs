@@ -1,5 +1,6 @@
 //! Development commands of tenure: `cargo xtask demo` and `cargo xtask test` are the two that a newcomer needs.
 
+mod chaos;
 mod child;
 mod demo;
 mod prove;
@@ -30,6 +31,8 @@ enum Command {
     /// Reproduce the figures that the project claims
     #[command(disable_help_flag = true)]
     Prove(prove::Prove),
+    /// Break everything at random under worker processes, and compare the accounts
+    Chaos(chaos::Chaos),
     /// Check the sources for what must not be in them
     Tidy,
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Test(test) => test::run(&test),
         Command::Demo(demo) => demo::run(&demo),
         Command::Prove(prove) => prove::run(&prove),
+        Command::Chaos(chaos) => chaos::run(&chaos),
         Command::Tidy => tidy::run(),
     };
     match done {

@@ -429,3 +429,24 @@ async fn what_is_due_is_counted_first_and_then_removed() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_names_the_kinds_that_no_worker_handles_with_their_count_and_age() {
+    with_database(async |db| {
+        assert_eq!(json(db, &["status", "--json"])["unhandled_kinds"], serde_json::json!([]));
+        for kind in ["mail", "mail", "male"] {
+            assert_eq!(tenure(db, &["enqueue", kind, "1"]).code, 0);
+        }
+        let handles = "select tenure.register_worker('w', 'h', 1, '0', '{default}', '{male}', 30000, 1000, true)";
+        let worker = db.sql().await;
+        worker.query(handles, &[]).await.expect("registered");
+        let kinds = &json(db, &["status", "--json"])["unhandled_kinds"];
+        assert_eq!(kinds.as_array().map(Vec::len), Some(1), "{kinds}");
+        let mail = (&kinds[0]["kind"], &kinds[0]["queue"], &kinds[0]["available"]);
+        assert_eq!(mail, (&"mail".into(), &"default".into(), &2.into()));
+        assert!(kinds[0]["oldest_due_at"].is_string(), "{kinds}");
+        let shown = tenure(db, &["status"]).out;
+        assert!(shown.contains("NO WORKER FOR") && shown.contains("mail"), "{shown}");
+    })
+    .await;
+}

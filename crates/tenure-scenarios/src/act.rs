@@ -33,6 +33,10 @@ pub enum Act {
     /// Writes a row into `effect` and completes in the same transaction; waits before it, and again between completion
     /// and commit.
     EffectOnce { after_ms: u64, hold_ms: u64 },
+    /// Writes a row into `effect_plain` that commits at once, then one into `effect_once` with the completion.
+    EffectTwice { after_ms: u64, hold_ms: u64 },
+    /// Writes a row into `effect_plain` and completes in the ordinary way.
+    EffectPlain { after_ms: u64 },
     /// Takes a connection of the pool that all handlers share, holds it, and enqueues a child on another.
     Child { hold_ms: u64 },
     /// Returns a text of so many bytes.

@@ -1,6 +1,6 @@
 //! The worker process of the scenarios: one handler that does what the payload says.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure::{Client, Context, Enqueue, Fail, Job, KindOptions, RawJson, RetryPolicy, Worker};
@@ -108,6 +108,7 @@ struct Hands {
     pool: Semaphore,
     client: Client,
     mutex: Mutex<u64>,
+    sessions: Mutex<Vec<tokio_postgres::Client>>,
 }
 
 impl Hands {
@@ -119,6 +120,7 @@ impl Hands {
             pool: Semaphore::new(options.pool),
             client: Client::builder(&options.probe_url).connect_lazy()?,
             mutex: Mutex::new(0),
+            sessions: Mutex::default(),
         })
     }
 
@@ -179,6 +181,18 @@ impl Hands {
                 self.effect_once(ctx, hold_ms).await?;
                 null
             }
+            Act::EffectTwice { after_ms, hold_ms } => {
+                pause(after_ms).await;
+                self.effect_twice(ctx, hold_ms).await?;
+                null
+            }
+            Act::EffectPlain { after_ms } => {
+                pause(after_ms).await;
+                let session = self.borrow().await?;
+                plain(ctx, &session).await?;
+                self.give_back(session);
+                null
+            }
             Act::Child { hold_ms } => {
                 let _connection = self.pool.acquire().await.expect("the pool is never closed");
                 pause(hold_ms).await;
@@ -224,6 +238,35 @@ impl Hands {
         Ok(())
     }
 
+    async fn effect_twice(&self, ctx: &Context, hold_ms: u64) -> Result<(), Fail> {
+        let mut session = self.borrow().await?;
+        plain(ctx, &session).await?;
+        let mut tx = session.transaction().await?;
+        let once = "insert into effect_once (job_id, fence) values ($1, $2)";
+        tx.execute(once, &[&i64::from(ctx.job_id()), &ctx.fence()]).await?;
+        ctx.complete_in(&mut tx, &"stored").await?;
+        pause(hold_ms).await;
+        tx.commit().await?;
+        self.give_back(session);
+        Ok(())
+    }
+
+    /// A session that another handler has used before, or a new one.
+    async fn borrow(&self) -> Result<tokio_postgres::Client, Fail> {
+        let idle = || self.sessions.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        while let Some(session) = idle() {
+            if !session.is_closed() {
+                return Ok(session);
+            }
+        }
+        Ok(connect(&self.url).await?)
+    }
+
+    /// Only a session in which everything went well is used again.
+    fn give_back(&self, session: tokio_postgres::Client) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+    }
+
     async fn panic(&self, ctx: &Context, how: PanicHow) -> ! {
         match how {
             PanicHow::Str => panic!("a plain text"),
@@ -248,6 +291,13 @@ impl Hands {
             }
         }
     }
+}
+
+/// An effect that commits by itself.
+async fn plain(ctx: &Context, session: &tokio_postgres::Client) -> Result<(), Fail> {
+    let plain = "insert into effect_plain (job_id, fence) values ($1, $2)";
+    session.execute(plain, &[&i64::from(ctx.job_id()), &ctx.fence()]).await?;
+    Ok(())
 }
 
 /// Reports the end of a run, also of one that is dropped or panics.

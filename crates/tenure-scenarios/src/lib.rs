@@ -7,6 +7,7 @@
 #![allow(missing_docs)]
 
 pub mod act;
+pub mod chaos;
 pub mod handlers;
 pub mod measure;
 pub mod process;

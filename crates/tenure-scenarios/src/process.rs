@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -42,6 +42,9 @@ pub struct WorkerOptions {
     pub threads: usize,
     /// Size of the pool that all handlers share.
     pub pool: usize,
+    /// A file that stands for /etc/hosts in this process alone; needs the right to mount.
+    #[serde(skip)]
+    pub hosts: Option<PathBuf>,
 }
 
 impl WorkerOptions {
@@ -61,6 +64,7 @@ impl WorkerOptions {
             pooler: false,
             threads: 2,
             pool: 5,
+            hosts: None,
         }
     }
 
@@ -104,13 +108,23 @@ impl WorkerProcess {
     /// # Panics
     /// When it cannot be started.
     pub fn spawn(options: &WorkerOptions) -> WorkerProcess {
-        let file = format!("tenure-{}-{}-{:x}.log", options.name, std::process::id(), fastrand::u32(..));
+        let text = serde_json::to_string(options).expect("options are JSON");
+        Self::spawn_with(&options.name, ASKED, &text, options.hosts.as_deref())
+    }
+
+    /// Starts this program again with one variable set, which tells it what to be.
+    pub(crate) fn spawn_as(name: &str, variable: &str, options: &str) -> WorkerProcess {
+        Self::spawn_with(name, variable, options, None)
+    }
+
+    fn spawn_with(name: &str, variable: &str, options: &str, hosts: Option<&Path>) -> WorkerProcess {
+        let file = format!("tenure-{name}-{}-{:x}.log", std::process::id(), fastrand::u32(..));
         let log = std::env::temp_dir().join(file);
         let out = File::create(&log).expect("a file for the worker's log");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         // For the test harness: run this one test, and show what it prints.
         command.args(["worker_process", "--exact", "--nocapture"]);
-        command.env(ASKED, serde_json::to_string(options).expect("options are JSON"));
+        command.env(variable, options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(out);
         #[cfg(target_os = "linux")]
         // SAFETY: prctl is async-signal-safe and touches only the new process.
@@ -121,8 +135,14 @@ impl WorkerProcess {
                 Ok(())
             });
         }
+        #[cfg(target_os = "linux")]
+        if let Some(hosts) = hosts {
+            own_hosts(&mut command, hosts);
+        }
+        #[cfg(not(target_os = "linux"))]
+        assert!(hosts.is_none(), "a file of hosts of its own is known on Linux only");
         let child = command.spawn().expect("a worker process");
-        WorkerProcess { child, name: options.name.clone(), log, status: None }
+        WorkerProcess { child, name: name.to_owned(), log, status: None }
     }
 
     /// Its process id, as the worker table has it.
@@ -213,10 +233,44 @@ impl Drop for WorkerProcess {
     }
 }
 
+/// Whether a process may have a file of hosts of its own: the right to mount, which root has in most places.
+pub fn can_have_own_hosts() -> bool {
+    let mut command = Command::new("true");
+    #[cfg(target_os = "linux")]
+    own_hosts(&mut command, Path::new("/etc/hosts"));
+    cfg!(target_os = "linux") && command.status().is_ok_and(|status| status.success())
+}
+
+/// Mounts the file over /etc/hosts where only the new process sees it.
+#[cfg(target_os = "linux")]
+fn own_hosts(command: &mut Command, hosts: &Path) {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    let hosts = CString::new(hosts.as_os_str().as_bytes()).expect("a path");
+    let mount = |from: &std::ffi::CStr, to: &std::ffi::CStr, flags: libc::c_ulong| {
+        // SAFETY: a plain system call with texts that end in NUL.
+        match unsafe { libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: only system calls, in the new process.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::unshare(libc::CLONE_NEWNS) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE)?;
+            mount(&hosts, c"/etc/hosts", libc::MS_BIND)
+        });
+    }
+}
+
 /// Becomes a worker process when this program was started as one, and then does not return. Call it first.
 pub fn run_if_asked() {
     if let Ok(options) = std::env::var(ASKED) {
         let options: WorkerOptions = serde_json::from_str(&options).expect("options of the worker process");
         std::process::exit(crate::handlers::run(options));
     }
+    crate::chaos::producer::run_if_asked();
 }

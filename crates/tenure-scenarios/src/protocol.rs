@@ -167,6 +167,26 @@ impl Hand {
         Ok((leased, trailer))
     }
 
+    /// The text of a claim with the session's cursors, for EXPLAIN.
+    pub fn claim_text(&self, want: i32) -> String {
+        let texts = |words: &[String]| {
+            format!("array[{}]::text[]", words.iter().map(|w| format!("'{w}'")).collect::<Vec<_>>().join(","))
+        };
+        let numbers = |numbers: &[i64]| numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+        let lanes = LANES.map(i64::from);
+        format!(
+            "select * from tenure.claim({}, '{}', {}, array_fill({want}, array[{}]), {}, {}, array[{}]::smallint[], array[{}]::bigint[], false)",
+            self.worker,
+            self.token,
+            texts(&self.queues),
+            self.queues.len(),
+            texts(&self.kinds),
+            texts(&self.solo_kinds),
+            numbers(&lanes),
+            numbers(&self.after)
+        )
+    }
+
     /// Forgets the cursors, as the sweep does.
     pub fn rewind(&mut self) {
         self.after.fill(0);
@@ -213,6 +233,22 @@ impl Hand {
             "cause": "error", "message": "it failed", "details": {}
         }]);
         self.fail_with(&failures.to_string()).await
+    }
+
+    /// Ends the attempts of these jobs for good; their statuses, in order.
+    pub async fn bury(&self, jobs: &[Leased]) -> Answer<Vec<String>> {
+        let failure = |job: &Leased| serde_json::json!({ "lease": job.lease, "job": job.job, "verdict": "permanent" });
+        let failures = serde_json::Value::from(jobs.iter().map(failure).collect::<Vec<_>>()).to_string();
+        let fail = "select status from tenure.fail($1, $2::text::uuid, $3::text::json)";
+        let rows = self.sql.query(fail, &[&self.worker, &self.token, &failures]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Goes on over another session; whether the database still knows this worker.
+    pub async fn move_to(&mut self, sql: tokio_postgres::Client) -> Answer<bool> {
+        self.sql = sql;
+        let attach = "select tenure.attach_worker($1, $2::text::uuid)";
+        Ok(self.sql.query_one(attach, &[&self.worker, &self.token]).await?.get(0))
     }
 
     /// Calls `fail` with this JSON; returns the status of the first job.

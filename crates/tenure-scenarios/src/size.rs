@@ -126,3 +126,25 @@ pub const RETENTION_DAY: Sized<Duration> = seconds(12, 600);
 pub const RETENTION_KEEP: Sized<Duration> = seconds(1, 30);
 /// How long the removal of everything may take.
 pub const RETENTION_PATIENCE: Sized<Duration> = seconds(60, 900);
+/// The fault sweep over a worker's life cuts at every n-th message of it.
+pub const SWEEP_STEP: Sized<u64> = sized(31, 1);
+/// The fault sweep over a migration cuts at every n-th message of it.
+pub const SWEEP_STEP_MIGRATE: Sized<usize> = sized(149, 1);
+/// The fault sweep over the other verbs of a client.
+pub const SWEEP_STEP_CLIENT: Sized<usize> = sized(6, 1);
+/// Flushes whose answer is lost.
+pub const UNKNOWN_COMMITS: Sized<usize> = sized(60, 1_000);
+/// Jobs that are cancelled while they are claimed, run, fail and wait.
+pub const CANCELLED_JOBS: Sized<usize> = sized(300, 5_000);
+/// Rounds of ends that meet a rescue.
+pub const RESCUE_RACES: Sized<usize> = sized(4, 50);
+/// Jobs that pass while somebody else's old snapshot is open.
+pub const LONG_SNAPSHOT_JOBS: Sized<usize> = sized(20_000, 1_200_000);
+/// Programs that enqueue at the same time, each job in a transaction of its own, and for how long.
+pub const NOTIFYING_CLIENTS: Sized<usize> = sized(8, 64);
+/// See [`NOTIFYING_CLIENTS`].
+pub const NOTIFYING: Sized<Duration> = seconds(2, 20);
+/// How long the database takes no writes.
+pub const READ_ONLY: Sized<Duration> = seconds(4, 30);
+/// How long chaos breaks things, when a test plays it.
+pub const CHAOS: Sized<Duration> = seconds(12, 60);

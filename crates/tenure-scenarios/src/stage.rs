@@ -20,6 +20,8 @@ const TABLES: &str = "
     create index on probe (job_id);
     create table death (pid int not null, died_at timestamptz not null default clock_timestamp());
     create table effect (job_id bigint not null, attempt int not null, at timestamptz not null default clock_timestamp());
+    create table effect_plain (job_id bigint not null, fence bigint not null, at timestamptz not null default clock_timestamp());
+    create table effect_once (job_id bigint not null, fence bigint not null, at timestamptz not null default clock_timestamp());
 ";
 
 /// A scenario's database, and a session on it for looking.

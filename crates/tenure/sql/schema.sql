@@ -282,6 +282,7 @@ function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEF
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
+function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
 function wake(p_worker bigint, p_token uuid) returns void
 function walk_anew(p_exact boolean DEFAULT true) returns void
 

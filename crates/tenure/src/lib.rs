@@ -11,6 +11,7 @@ mod worker;
 pub use client::dead::{DeadFilter, DeadLetter};
 pub use client::executor::Executor;
 pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
+pub use client::kinds::UnhandledKind;
 pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
 pub use client::retention::{Keep, Prunable, Pruned};
 pub use client::wait::Ended;

@@ -20,6 +20,6 @@ mod until;
 
 pub use database::{Broken, TestDatabase, with_database};
 pub use gate::{Gate, Probe, Run};
-pub use proxy::{Cut, Fault, Proxy};
+pub use proxy::{Cut, Fault, Proxy, Rejection};
 pub use schema::schema_text;
 pub use until::{DEADLINE, Seen, until, until_within};

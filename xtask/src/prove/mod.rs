@@ -5,9 +5,13 @@ mod demo;
 #[cfg(feature = "prove")]
 mod engine;
 #[cfg(feature = "prove")]
+mod failures;
+#[cfg(feature = "prove")]
 mod layout;
 #[cfg(feature = "prove")]
-mod table;
+mod parts;
+#[cfg(feature = "prove")]
+pub(crate) mod table;
 
 use anyhow::Result;
 
@@ -61,6 +65,8 @@ struct Options {
 enum Topic {
     /// Nothing lost, nothing twice, quick to recover: the engine
     Engine,
+    /// Every path on which something goes wrong: cuts, restarts, races, chaos
+    Failures,
     /// How rows name their jobs: the ways compared
     Layout,
 }
@@ -73,6 +79,7 @@ pub(crate) fn run(prove: &Prove) -> Result<()> {
         Options::parse_from(std::iter::once("cargo xtask prove".to_owned()).chain(prove.args.iter().cloned()));
     match options.topic {
         Topic::Engine => engine::run(&options),
+        Topic::Failures => failures::run(&options),
         Topic::Layout => layout::run(&options),
     }
 }

@@ -3,14 +3,14 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tenure::WorkerInfo;
+use tenure::{UnhandledKind, WorkerInfo};
 
 use super::queue;
 use crate::connection::Connection;
 use crate::exit::Outcome;
 use crate::output;
 
-/// Show the server, the queues and the workers
+/// Show the server, the queues, what no worker can run, and the workers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  tenure status\n  tenure status --json | jq '.queues[].available'")]
 pub struct Status {
@@ -26,6 +26,7 @@ pub struct Status {
 pub async fn run(args: Status) -> Outcome {
     let client = args.connection.connect().await?;
     let (server, queues, workers) = (client.server().await?, client.queues().await?, client.workers().await?);
+    let unhandled = client.unhandled_kinds().await?;
     if args.json {
         output::json(&json!({
             "server_version": server.version,
@@ -35,6 +36,7 @@ pub async fn run(args: Status) -> Outcome {
             "schema_version": server.schema_version,
             "schema_version_known": server.schema_version_known,
             "queues": queues.iter().map(queue::to_json).collect::<Vec<_>>(),
+            "unhandled_kinds": unhandled.iter().map(unhandled_json).collect::<Vec<_>>(),
             "workers": workers.iter().map(worker_json).collect::<Vec<_>>(),
         }))?;
         return Ok(0);
@@ -54,8 +56,31 @@ pub async fn run(args: Status) -> Outcome {
     output::line("")?;
     queue::print(&queues)?;
     output::line("")?;
+    if !unhandled.is_empty() {
+        print_unhandled(&unhandled)?;
+        output::line("")?;
+    }
     print_workers(&workers)?;
     Ok(0)
+}
+
+/// What waits for a worker that is not there: a program that is not deployed, or a misspelt kind.
+fn print_unhandled(unhandled: &[UnhandledKind]) -> std::io::Result<()> {
+    let now = SystemTime::now();
+    let row = |kind: &UnhandledKind| {
+        let since = kind.oldest_due_at.map(|at| output::relative(at, now)).unwrap_or_default();
+        vec![kind.kind.clone(), kind.queue.clone(), kind.available.to_string(), since]
+    };
+    output::table(&["NO WORKER FOR", "QUEUE", "AVAILABLE", "OLDEST"], unhandled.iter().map(row).collect(), "")
+}
+
+fn unhandled_json(kind: &UnhandledKind) -> Value {
+    json!({
+        "queue": kind.queue,
+        "kind": kind.kind,
+        "available": kind.available,
+        "oldest_due_at": kind.oldest_due_at.map(output::instant),
+    })
 }
 
 fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {

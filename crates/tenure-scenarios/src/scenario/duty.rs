@@ -27,12 +27,17 @@ pub async fn unknown_kinds(stage: &Stage) -> Vec<Measure> {
     }
     let waiting = "select count(*) from tenure.jobs where kind = 'b' and status = 'available' and attempt = 0";
     let unharmed = stage.count(waiting, &[]).await as usize;
+    let client = stage.db.client().await;
+    let named = client.unhandled_kinds().await.expect("the kinds that no worker handles");
+    let named: Vec<_> = named.iter().map(|kind| (kind.queue.as_str(), kind.kind.as_str(), kind.available)).collect();
+    let told = usize::from(named == [("default", "b", jobs as i64)]);
     let new = stage.start(stage.worker("new").with(|o| o.kinds.push("b".into()))).await;
     let first_try = "select count(*) from tenure.outcome o join tenure.job j on j.id = o.job_id where j.kind = 'b' and o.state = 'c' and o.attempt = 1";
     until_within(LIMIT, "every job of the new kind ends", async || stage.count(first_try, &[]).await as usize >= jobs)
         .await;
     let measures = vec![
         Measure::count("jobs of an unknown kind that wait unharmed", jobs, unharmed),
+        Measure::count("the kind that no worker handles is named with its count", 1, told),
         Measure::count(
             "of these, completed at the first attempt by a worker that knows them",
             jobs,

@@ -156,3 +156,34 @@ pub async fn restarted_under_the_same_name(stage: &Stage) -> Vec<Measure> {
     second.shut_down().await;
     measures
 }
+
+/// A worker is killed and its row in the registry goes before its jobs are rescued: by hand, and as in a restored dump.
+pub async fn killed_and_unregistered(stage: &Stage) -> Vec<Measure> {
+    let other = stage.start(stage.worker("other").concurrency(10)).await;
+    let mut slowest = 0.0_f64;
+    for n in 0..2 {
+        let mut victim = stage.start(stage.worker("victim").with(|o| o.queues = vec![("doomed".into(), 5)])).await;
+        stage.enqueue_to("doomed", &Act::Sleep { ms: 60_000 }.first(Act::Sleep { ms: 1 }), 5).await;
+        stage.started(n * 10 + 5, Duration::from_secs(20)).await;
+        if n == 0 {
+            // Its row first, while it lives; then the process.
+            stage.execute("delete from tenure.worker where pid = $1", &[&victim.pid()]).await;
+        }
+        stage.kill(&mut victim).await;
+        if n == 1 {
+            stage.execute("delete from tenure.worker where pid = $1", &[&victim.pid()]).await;
+        }
+        let heir = stage.start(stage.worker("heir").with(|o| o.queues = vec![("doomed".into(), 5)])).await;
+        let gone = std::time::Instant::now();
+        stage.completed((n + 1) * 5, Duration::from_secs(60)).await;
+        slowest = slowest.max(gone.elapsed().as_secs_f64());
+        heir.shut_down().await;
+    }
+    let measures = vec![
+        Measure::count("killed and no longer registered: jobs rescued", 10, stage.rescues().await as usize),
+        Measure::new("until they had ended elsewhere", Bound::AtMost(45.0), slowest, "s"),
+        Measure::count("two runs of one job at a time, not registered", 0, stage.overlaps().await as usize),
+    ];
+    other.shut_down().await;
+    measures
+}

@@ -1,6 +1,7 @@
 //! The scenarios: one file per area.
 
 pub mod cost;
+pub mod database;
 pub mod duty;
 pub mod fire;
 pub mod freeze;
@@ -13,4 +14,8 @@ pub mod outage;
 pub mod plans;
 pub mod poison;
 pub mod pooler;
+pub mod race;
 pub mod retention;
+pub mod sweep;
+pub mod sweep_worker;
+pub mod unknown;

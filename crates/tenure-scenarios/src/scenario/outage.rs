@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::testing::{Fault, Proxy, until_within};
+use tenure::testing::{Fault, Proxy, Rejection, until_within};
 use tenure_dev::{Options, Server};
 
 use crate::protocol::Registration;
@@ -199,7 +199,7 @@ pub async fn outages(size: Size) -> Vec<Measure> {
         for cycle in 0..size::OUTAGES.at(size) {
             jobs += steady_load(&watch, 25).await;
             let time = size::OUTAGE.at(size).mul_f64(fastrand::f64());
-            match cycle % 5 {
+            match cycle % 8 {
                 0 => restart(server, true),
                 1 => {
                     for worker in &workers {
@@ -209,6 +209,12 @@ pub async fn outages(size: Size) -> Vec<Measure> {
                 }
                 2 => proxy.cut_all(),
                 3 => outage(&proxy, Fault::Stall, time).await,
+                4 => outage(&proxy, Fault::LoseAnswers, time).await,
+                5 | 6 => {
+                    let why = if cycle % 8 == 5 { Rejection::TOO_MANY } else { Rejection::PASSWORD };
+                    proxy.cut_all();
+                    outage(&proxy, Fault::Reject(why), time).await;
+                }
                 _ => {
                     proxy.cut_all();
                     outage(&proxy, Fault::Refuse, time).await;

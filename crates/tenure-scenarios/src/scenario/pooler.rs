@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure::testing::until_within;
 
+use super::{sweep, sweep_worker};
 use crate::{Act, Bound, Measure, Stage};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -20,8 +21,8 @@ struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts it in front of the server of this URL.
-    async fn start(url: &str) -> PgBouncer {
+    /// Starts it in front of the server of this URL; `prepared`: how many prepared statements it follows, 0 for none.
+    async fn start(url: &str, prepared: usize) -> PgBouncer {
         let config: tokio_postgres::Config = url.parse().expect("a connection URL");
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a local port");
         let port = free.local_addr().expect("its address").port();
@@ -32,10 +33,12 @@ impl PgBouncer {
         let password =
             config.get_password().map(|p| format!(" password={}", String::from_utf8_lossy(p))).unwrap_or_default();
         let server = config.get_ports().first().copied().unwrap_or(5432);
+        // Older ones do not know the setting.
+        let follows = if prepared > 0 { format!("max_prepared_statements = {prepared}\n") } else { String::new() };
         let ini = format!(
             "[databases]\n* = host=127.0.0.1 port={server} user={user}{password}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {POOL}\n\
-             max_client_conn = 200\nignore_startup_parameters = extra_float_digits,options\n"
+             max_client_conn = 200\n{follows}ignore_startup_parameters = extra_float_digits,options\n"
         );
         let file = folder.join("pgbouncer.ini");
         std::fs::write(&file, ini).expect("PgBouncer's settings");
@@ -115,7 +118,7 @@ pub fn program() -> Option<PathBuf> {
 
 /// Two workers behind the pooler, server connections killed at random.
 pub async fn behind_a_pooler(stage: &Stage) -> Vec<Measure> {
-    let bouncer = PgBouncer::start(stage.url()).await;
+    let bouncer = PgBouncer::start(stage.url(), 0).await;
     let url = bouncer.url(stage.url());
     let options = |name: &str| stage.worker(name).url(&url).lease(Duration::from_secs(4)).with(|o| o.pooler = true);
     let mut workers = vec![stage.start(options("a")).await, stage.start(options("b")).await];
@@ -168,6 +171,40 @@ pub async fn behind_a_pooler(stage: &Stage) -> Vec<Measure> {
     ];
     for worker in workers {
         worker.shut_down().await;
+    }
+    measures
+}
+
+fn follows_prepared_statements() -> bool {
+    let version = program().and_then(|program| Command::new(program).arg("--version").output().ok());
+    let text = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let numbers = text.split_whitespace().nth(1).unwrap_or_default().split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+    numbers.collect::<Vec<_>>() >= vec![1, 21]
+}
+
+/// Every verb of clients, and a worker's whole life, through a pooler that knows nothing of prepared statements and through
+/// one that does.
+pub async fn functions_behind_a_pooler(stage: &Stage) -> Vec<Measure> {
+    let mut measures = Vec::new();
+    for (prepared, what) in [(0, "no prepared statements"), (200, "prepared statements")] {
+        if prepared > 0 && !follows_prepared_statements() {
+            eprintln!("DID NOT RUN: PgBouncer follows prepared statements from version 1.21 on");
+            continue;
+        }
+        let bouncer = PgBouncer::start(stage.url(), prepared).await;
+        let url = bouncer.url(stage.url());
+        // Where the pooler follows prepared statements, a program need not say that there is one.
+        let client = |schema: &str| {
+            let builder = tenure::Client::builder(&url).schema(schema).pooler(prepared == 0);
+            builder.connect_lazy().expect("its settings are right")
+        };
+        let wrong = sweep::each_verb(stage, &url, client).await;
+        wrong.iter().for_each(|wrong| eprintln!("behind a pooler with {what}: {wrong}"));
+        measures.push(Measure::count(format!("behind a pooler with {what}: verbs that do not work"), 0, wrong.len()));
+        let wrong = sweep_worker::behind_a_pooler(stage, &url).await;
+        let claim =
+            format!("behind a pooler with {what}: jobs of a worker's whole life that did not end as they should");
+        measures.push(Measure::count(claim, 0, wrong));
     }
     measures
 }

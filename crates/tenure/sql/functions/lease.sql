@@ -57,17 +57,18 @@ begin
   end if;
 end $$;
 
--- What the worker of a lease did with a job: 'completed', 'cancelled', 'dead', 'retrying', 'snoozed' by this lease, otherwise 'lost'. What
--- rescue did with it is the worker's loss, also when it buried the job.
+-- What a lease did with a job: 'completed', 'cancelled', 'dead', 'retrying', 'snoozed' by this lease, otherwise 'lost'. What rescue did with it,
+-- burying and cancelling included, carries the lease's id as well, and is not what its worker had reported.
 create or replace function tenure.ended_by(p_leases bigint[], p_jobs bigint[]) returns table (lease_id bigint, job_id bigint, status text)
 language plpgsql stable security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   return query
     select q.lease, q.job, coalesce(
+      (select 'lost' from tenure.attempt_error e where e.job_id = q.job and e.lease_id = q.lease and e.cause = 'worker_lost' limit 1),
       (select case o.state when 'c' then 'completed' else 'cancelled' end from tenure.outcome o where o.job_id = q.job and o.lease_id = q.lease),
-      (select 'dead' from tenure.dead_letter d where d.job_id = q.job and d.lease_id = q.lease and d.cause <> 'worker_lost'),
-      (select 'retrying' from tenure.attempt_error e where e.job_id = q.job and e.lease_id = q.lease and e.cause <> 'worker_lost' limit 1),
+      (select 'dead' from tenure.dead_letter d where d.job_id = q.job and d.lease_id = q.lease),
+      (select 'retrying' from tenure.attempt_error e where e.job_id = q.job and e.lease_id = q.lease limit 1),
       (select 'snoozed' from tenure.later t where t.block = q.job >> 7 and t.lease_id = q.lease and get_bit(t.mask, (q.job & 127)::integer) = 1 limit 1),
       (select 'snoozed' from tenure.snooze z where z.job_id = q.job and z.lease_id = q.lease),
       'lost')

@@ -19,8 +19,22 @@ begin
   delete from tenure.sleeper s using tenure.worker w where s.worker_id = p_worker and w.id = p_worker and w.token = p_token;
 end $$;
 
+-- tell: one word to one worker. When somebody listens and does not read, the server's room for notifications fills up, and with it full
+-- every transaction that notifies is refused at its commit, where nothing can be caught. A word is a hint that polling makes up for,
+-- so none is sent any more once half of the room is used.
 create or replace function tenure.tell(p_worker bigint, p_word text) returns void
-language sql as $$ select pg_notify('tenure_' || p_worker, p_word) $$;
+language plpgsql as $$
+declare
+  c_room_used_max constant double precision := 0.5;
+begin
+  if pg_notification_queue_usage() > c_room_used_max then
+    raise warning 'tenure: workers are not woken, they find their work by polling: % %% of the room for notifications is used',
+      round(pg_notification_queue_usage() * 100)
+      using hint = 'Some session listens and sits in a transaction: look for the oldest xact_start in pg_stat_activity.';
+    return;
+  end if;
+  perform pg_notify('tenure_' || p_worker, p_word);
+end $$;
 
 create or replace function tenure.wake_one(p_queue text) returns void
 language plpgsql as $$

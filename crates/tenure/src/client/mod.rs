@@ -5,6 +5,7 @@ pub(crate) mod dead;
 pub(crate) mod enqueue;
 pub(crate) mod executor;
 pub(crate) mod jobs;
+pub(crate) mod kinds;
 mod pool;
 pub(crate) mod queues;
 pub(crate) mod retention;

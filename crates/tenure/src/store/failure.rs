@@ -9,10 +9,10 @@ use tokio_postgres::error::SqlState;
 /// How a connection ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
-    /// The server said itself that it is going down or coming up (57P01 to 57P03). Together with refused connections
-    /// afterwards this means that nobody can reach the database, not only we.
+    /// The server said itself that it is going down or coming up (57P01 to 57P03), or that it takes no more writes
+    /// (25006). Together with refused connections afterwards this means that nobody can reach the database, not only we.
     pub(crate) announced: bool,
-    /// Nobody listens at the address (ECONNREFUSED, or no socket file).
+    /// Nobody listens at the address (ECONNREFUSED, or no socket file), or a server that allows no writes.
     pub(crate) refused: bool,
     pub(crate) text: String,
 }
@@ -94,12 +94,18 @@ impl From<tokio_postgres::Error> for StoreError {
         }
         let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         if error.is_closed() || io.is_some() || is_unanswered(&error) {
-            let refused =
-                io.is_some_and(|io| matches!(io.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound));
+            let refused = io.is_some_and(is_refusal);
             return StoreError::Lost(Loss { announced: false, refused, text: full_text(&error) });
         }
         StoreError::Protocol(full_text(&error))
     }
+}
+
+/// Nobody is there, or somebody who takes no writes ("database does not allow writes", as tokio-postgres says it).
+fn is_refusal(io: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+    matches!(io.kind(), ConnectionRefused | NotFound)
+        || io.kind() == PermissionDenied && io.to_string().contains("does not allow writes")
 }
 
 /// Failures of the handshake (no answer in time, TLS) carry no source that we could look at.
@@ -122,9 +128,10 @@ pub(super) fn is_goodbye(sqlstate: &SqlState) -> bool {
 
 fn from_database(db: &tokio_postgres::error::DbError) -> StoreError {
     let code = db.code().code();
-    let announced = is_goodbye(db.code());
-    // 25006: we still talk to a server that became read-only; only a new connection can find the new primary.
-    if announced || code.starts_with("08") || matches!(code, "25006" | "57P05") {
+    // 25006: we still talk to a server that became read-only; only a new connection can find the new primary. A session
+    // that could write before hears it only when the server itself was told to take no writes, so it is an announcement.
+    let announced = is_goodbye(db.code()) || code == "25006";
+    if announced || code.starts_with("08") || code == "57P05" {
         return StoreError::Lost(Loss { announced, refused: false, text: format!("{} ({code})", db.message()) });
     }
     StoreError::Refused {

@@ -123,6 +123,12 @@ pub(crate) const QUEUES: Statement = Statement {
     params: &[],
 };
 
+pub(crate) const UNHANDLED_KINDS: Statement = Statement {
+    name: "list the kinds that no worker handles",
+    sql: "select k.queue, k.kind, k.available, k.oldest_due_at from tenure.unhandled_kinds() k order by k.queue, k.kind",
+    params: &[],
+};
+
 pub(crate) const PAUSE: Statement = Statement {
     name: "pause the queue",
     sql: "select tenure.pause($1, $2, $3)",

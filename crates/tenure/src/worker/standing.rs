@@ -4,8 +4,9 @@
 //! Others take a worker's jobs when its lease is over, or when none of its connections held the session lock at two
 //! sightings at least `grace` apart. So a worker that cannot renew its lease gives up a little before the lease ends,
 //! and one that is cut off on both connections gives up after 0.8 of the grace. One exception: a server that announced
-//! that it goes down and then refuses connections is down for everybody. Nobody can take anything, and after its
-//! start only the lease counts, for the locks of before do not: then the time without a server is not counted.
+//! that it goes down, or takes no more writes, and then refuses connections or writers, does so to everybody. Nobody can
+//! take anything, and after its start only the lease counts, for the locks of before do not: then the time without a
+//! server is not counted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

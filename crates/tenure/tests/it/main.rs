@@ -6,6 +6,7 @@ mod clients;
 mod complete_in;
 mod end;
 mod enqueue;
+mod faults;
 mod fire;
 mod lifecycle;
 mod limits;

@@ -1,0 +1,16 @@
+-- unhandled_kinds: jobs that could run now, of kinds that no living worker of their queue has a handler for: they wait for ever unless one comes.
+-- Returns a row per queue and kind: how many wait, and since when the oldest could have run. Reads only. A queue that is paused, or
+-- whose workers are all away, is among them as far as nobody handles the kind.
+create or replace function tenure.unhandled_kinds() returns table (queue text, kind text, available bigint, oldest_due_at timestamptz)
+language sql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
+  with waiting as materialized (
+    select r.queue, r.kind, sum(bit_count(r.mask))::bigint as available, min(r.block) as first_block
+    from tenure.ready r group by r.queue, r.kind)
+  select w.queue, w.kind, w.available,
+         (select min(coalesce(j.run_at, j.created_at)) from tenure.job j where j.id >= w.first_block * 128 and j.id < w.first_block * 128 + 128)
+  from waiting w
+  where not exists (
+    select from tenure.worker k
+    where k.dead_at is null and k.lease_until > clock_timestamp() and w.queue = any(k.queues) and w.kind = any(k.kinds))
+  order by w.queue, w.kind
+$$;

@@ -317,10 +317,10 @@ function is_sealed(r tenure.partition) returns boolean
 function jobs_before(r tenure.partition) returns bigint
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
 function join_bits(bit varying) returns bit varying
-function lane_of(p_priority smallint, p_flags smallint) returns smallint
 function keep_default(p_outcome text) returns bigint
 function keep_longest() returns interval
 function keep_shortest() returns interval
+function lane_of(p_priority smallint, p_flags smallint) returns smallint
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
 function limit_idle(p_ms bigint) returns void
 function live_in(p_first bigint, p_end bigint, p_limit integer) returns bigint[]
@@ -337,7 +337,6 @@ function mask_of(p_job bigint) returns bit
 function next_look(r tenure.partition) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
-function promote_block(p_block bigint) returns void
 function put_off(r tenure.partition, p_at timestamp with time zone) returns tenure.partition
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
@@ -351,8 +350,8 @@ function second_sighting_at(w tenure.worker) returns timestamp with time zone
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
 function storable(p_json json) returns json
-function take_cancel_requests(p_jobs bigint[]) returns bigint[]
 function sweep(r tenure.partition, p_end_at timestamp with time zone) returns tenure.partition
+function take_cancel_requests(p_jobs bigint[]) returns bigint[]
 function take_ends(p_jobs bigint[]) returns bigint[]
 function take_inbox(p_txid xid8, p_limit integer) returns TABLE(n bigint, job_id bigint)
 function take_left_behind() returns bigint

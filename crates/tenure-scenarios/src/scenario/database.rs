@@ -289,8 +289,9 @@ pub async fn unresolvable_name(stage: &Stage) -> Vec<Measure> {
     write(true);
     let config: tokio_postgres::Config = stage.url().parse().expect("a URL");
     let port = config.get_ports().first().copied().unwrap_or(5432);
+    let password = config.get_password().map(|p| format!(":{}", String::from_utf8_lossy(p))).unwrap_or_default();
     let url = format!(
-        "postgres://{}@{NAME}:{port}/{}",
+        "postgres://{}{password}@{NAME}:{port}/{}",
         config.get_user().unwrap_or("postgres"),
         config.get_dbname().expect("a database")
     );

@@ -175,6 +175,10 @@ pub async fn killed_and_unregistered(stage: &Stage) -> Vec<Measure> {
         }
         let heir = stage.start(stage.worker("heir").with(|o| o.queues = vec![("doomed".into(), 5)])).await;
         let gone = std::time::Instant::now();
+        if stage.size == crate::Size::Ci {
+            // Orphans are looked for every 30 s; the small size does not wait for that.
+            stage.execute("update tenure.duty set next_at = clock_timestamp() where name = 'net'", &[]).await;
+        }
         stage.completed((n + 1) * 5, Duration::from_secs(60)).await;
         slowest = slowest.max(gone.elapsed().as_secs_f64());
         heir.shut_down().await;

@@ -86,6 +86,8 @@ pub async fn retain_all(stage: &Stage) -> (i64, Vec<Value>) {
 #[derive(Debug, Default)]
 struct Load {
     over: AtomicBool,
+    /// Nothing more is enqueued.
+    enqueued_all: AtomicBool,
     enqueued: AtomicUsize,
     done: AtomicUsize,
     claims: Mutex<Vec<f64>>,
@@ -111,10 +113,11 @@ impl Load {
         while !self.over.load(Ordering::SeqCst) {
             beat.tick().await;
             let start = Instant::now();
+            self.enqueued.fetch_add(per_beat, Ordering::SeqCst);
             crate::protocol::enqueue(&sql, "load", per_beat, &Act::Sleep { ms: 0 }.json()).await.expect("enqueued");
             self.enqueues.lock().expect("times").push(start.elapsed().as_secs_f64() * 1_000.0);
-            self.enqueued.fetch_add(per_beat, Ordering::SeqCst);
         }
+        self.enqueued_all.store(true, Ordering::SeqCst);
     }
 
     async fn work(&self, stage: &Stage) {
@@ -125,7 +128,7 @@ impl Load {
             let (jobs, _) = hand.claim(100).await.expect("claimed");
             self.claims.lock().expect("times").push(start.elapsed().as_secs_f64() * 1_000.0);
             if jobs.is_empty() {
-                if self.over.load(Ordering::SeqCst) && self.left() == 0 {
+                if self.enqueued_all.load(Ordering::SeqCst) && self.left() == 0 {
                     break;
                 }
                 tokio::time::sleep(BEAT / 4).await;

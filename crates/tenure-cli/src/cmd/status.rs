@@ -26,6 +26,7 @@ pub struct Status {
 pub async fn run(args: Status) -> Outcome {
     let client = args.connection.connect().await?;
     let (server, queues, workers) = (client.server().await?, client.queues().await?, client.workers().await?);
+    let kinds = client.paused_kinds().await?;
     if args.json {
         output::json(&json!({
             "server_version": server.version,
@@ -35,6 +36,7 @@ pub async fn run(args: Status) -> Outcome {
             "schema_version": server.schema_version,
             "schema_version_known": server.schema_version_known,
             "queues": queues.iter().map(queue::to_json).collect::<Vec<_>>(),
+            "paused_kinds": kinds.iter().map(queue::kind_json).collect::<Vec<_>>(),
             "workers": workers.iter().map(worker_json).collect::<Vec<_>>(),
         }))?;
         return Ok(0);
@@ -53,12 +55,14 @@ pub async fn run(args: Status) -> Outcome {
     ])?;
     output::line("")?;
     queue::print(&queues)?;
+    queue::print_kinds(&kinds)?;
     output::line("")?;
     print_workers(&workers)?;
     Ok(0)
 }
 
-fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
+/// The workers as a table.
+pub fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
     let now = SystemTime::now();
     let row = |worker: &WorkerInfo| {
         vec![
@@ -76,7 +80,8 @@ fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
     output::table(&header, workers.iter().map(row).collect(), "no workers")
 }
 
-fn worker_json(worker: &WorkerInfo) -> Value {
+/// A worker as JSON.
+pub fn worker_json(worker: &WorkerInfo) -> Value {
     json!({
         "id": worker.id,
         "name": worker.name,

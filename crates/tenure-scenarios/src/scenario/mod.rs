@@ -1,5 +1,6 @@
 //! The scenarios: one file per area.
 
+pub mod cancel;
 pub mod cost;
 pub mod duty;
 pub mod fire;
@@ -10,5 +11,6 @@ pub mod long;
 pub mod names;
 pub mod notify;
 pub mod outage;
+pub mod pause;
 pub mod plans;
 pub mod pooler;

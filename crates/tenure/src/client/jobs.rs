@@ -163,11 +163,24 @@ impl Client {
         rows.iter().map(read_attempt).collect()
     }
 
-    /// Cancels a job: at once when it waits, through its worker when it runs. An end stays as it is.
+    /// Cancels a job: at once when it waits, through its worker when it runs. An end stays as it is. After
+    /// [`Cancelled::Requested`] no further attempt of the job begins: it ends as cancelled, or as its handler ends it.
     ///
     /// # Errors
     /// `NotFound`: no such job.
     pub async fn cancel(&self, id: JobId) -> Result<Cancelled, Error> {
+        match self.cancel_once(id).await? {
+            // Its attempt may have failed while nobody could see the request yet, and the job may wait again. Now
+            // everybody sees it: a second look finds the job waiting, or nothing can bring it back.
+            Cancelled::Requested => match self.cancel_once(id).await? {
+                Cancelled::WasCancelled => Ok(Cancelled::Requested),
+                answer => Ok(answer),
+            },
+            answer => Ok(answer),
+        }
+    }
+
+    async fn cancel_once(&self, id: JobId) -> Result<Cancelled, Error> {
         let session = self.session().await?;
         let row = session.query_opt(&CANCEL, &[&id]).await.map_err(|e| Error::store(CANCEL.name, e))?;
         let answer: Option<String> = row.map(|row| column(&row, 0)).transpose()?.flatten();

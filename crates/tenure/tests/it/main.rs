@@ -12,6 +12,7 @@ mod migrate;
 mod operate;
 mod readme;
 mod schema;
+mod selections;
 mod worker;
 mod workers;
 

@@ -24,8 +24,8 @@ grant execute on function tenure.jobs_in, tenure.running_in, tenure.idempotency_
 grant select on tenure.jobs to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.kind_pause, tenure.worker_list, tenure.replacement, tenure.migration to tenure_viewer, tenure_admin, tenure_worker;
 
-grant execute on function tenure.cancel, tenure.cancel_many, tenure.requeue, tenure.discard, tenure.pause, tenure.resume, tenure.pause_kind, tenure.resume_kind,
+grant execute on function tenure.cancel, tenure.cancel_many, tenure.requeue, tenure.discard, tenure.pause, tenure.resume, tenure.pause_kind, tenure.resume_kind, tenure.settle_pause,
   tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick to tenure_admin;
-grant execute on function tenure.cancel to tenure_producer, tenure_worker;
+grant execute on function tenure.cancel, tenure.cancel_settled to tenure_producer, tenure_worker, tenure_admin;
 -- Waiting for the end of a job says why it died.
 grant select on tenure.dead_letter to tenure_producer;

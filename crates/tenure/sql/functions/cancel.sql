@@ -42,6 +42,30 @@ begin
   perform tenure.refuse('TN005', format('job %s moves too fast to be caught', p_job), 'Try again.');
 end $$;
 
+-- cancel_settled: the second look of whoever got 'requested', in a transaction of its own after that of cancel. A verb that was ending the attempt
+-- meanwhile did not see the request: it is waited for, and the job that waits again is cancelled. After 'requested' from here no further attempt
+-- begins. Returns what cancel returns. Locks: the job's lease row FOR KEY SHARE, waited for a second at most, then those of cancel.
+create or replace function tenure.cancel_settled(p_job bigint) returns text
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
+declare
+  c_looks constant integer := 10;
+  v_lease bigint;
+  v_answer text;
+begin
+  for i in 1 .. c_looks loop
+    v_lease := null;
+    select l.id into v_lease from tenure.lease l where tenure.slot_of(l.blocks, l.strip, p_job) is not null limit 1 for key share;
+    v_answer := tenure.cancel(p_job);
+    exit when v_answer <> 'requested'
+      or exists (select from tenure.lease l where l.id = v_lease and tenure.slot_of(l.blocks, l.strip, p_job) is not null);
+  end loop;
+  return v_answer;
+exception when lock_not_available then
+  -- A handler's open transaction holds its lease: it commits the end, or the attempt goes on, and the request is seen by now.
+  return 'requested';
+end $$;
+
 -- take_waiting: takes one job out of ready, later or held. Returns the attempts that it has used; null: it does not wait there.
 create or replace function tenure.take_waiting(p_job bigint) returns smallint
 language plpgsql as $$

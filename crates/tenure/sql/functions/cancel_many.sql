@@ -4,7 +4,8 @@
 -- Parameters: p_statuses of the jobs (scheduled, retrying, snoozed, held, available, running); p_queue, p_kind (null: any); p_before: enqueued
 -- before this instant (null: whenever); p_place and p_after: what the batch before returned (null: from the start); p_limit jobs, about.
 -- Returns one row: jobs cancelled, jobs asked for, and where it stopped; place is null at the end.
--- Locks: rows of one of later, held or ready in the order of their keys, skipping what others hold; none of lease. No longer than about 200 ms.
+-- Locks: rows of one of later, held or ready in the order of their keys, or of lease FOR KEY SHARE, skipping what others hold. No longer than
+-- about 200 ms, so that it may be no part of a longer transaction.
 create or replace function tenure.cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamptz,
                                    p_place text default null, p_after text[] default null, p_limit integer default 2000,
                                    out cancelled bigint, out requested bigint, out place text, out after text[])
@@ -148,13 +149,16 @@ begin
   end loop;
 end $$;
 
--- cancel_leased counts those that were not asked for before, so that a pass over jobs whose workers take their time ends.
+-- cancel_leased takes a lock that the end of an attempt waits for: it then sees the request, and no further attempt begins. Where somebody is just
+-- ending one the request is made without; the next pass meets the job where it waits, or maintenance does. It counts those that were not asked for before,
+-- so that a pass over jobs whose workers take their time ends.
 create or replace function tenure.cancel_leased(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer,
                                      out jobs bigint, out after text[])
 language plpgsql as $$
 declare
   v_end_at constant timestamptz := clock_timestamp() + interval '200 milliseconds';
   v_row record;
+  v_lease tenure.lease;
   v_jobs bigint[];
 begin
   jobs := 0;
@@ -163,8 +167,11 @@ begin
     where l.id > coalesce(p_after[1]::bigint, -1) and (p_queue is null or l.queue = p_queue) and (p_kind is null or l.kind = p_kind)
     order by l.id limit p_limit
   loop
+    v_lease := null;
+    select l.* into v_lease from tenure.lease l where l.id = v_row.id for key share skip locked;
+    continue when v_lease.id is null and not exists (select from tenure.lease l where l.id = v_row.id);
     v_jobs := array(
-      select n.job_id from tenure.running_in(v_row.blocks, v_row.strip) n
+      select n.job_id from tenure.running_in(coalesce(v_lease.blocks, v_row.blocks), coalesce(v_lease.strip, v_row.strip)) n
       where (p_before is null or exists (select from tenure.job j where j.id = n.job_id and j.created_at < p_before))
         and not exists (select from tenure.cancel_request c where c.job_id = n.job_id and c.worker_id = v_row.worker_id)
       order by n.job_id);

@@ -12,6 +12,30 @@ begin
   return found;
 end $$;
 
+-- settle_pause: waits until no claim is under way that began before the pauses that are committed now, for p_wait_ms at most. True: none is. Call it
+-- after the pause's transaction, in one of its own. Every claim holds its lock on kind_pause, taken before its snapshot, until its end.
+create or replace function tenure.settle_pause(p_wait_ms integer default 2000) returns boolean
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_end_at constant timestamptz := clock_timestamp() + p_wait_ms * interval '1 millisecond';
+  v_holders text[];
+begin
+  v_holders := array(select k.virtualtransaction from tenure.pause_readers() k);
+  loop
+    v_holders := array(select k.virtualtransaction from tenure.pause_readers() k where k.virtualtransaction = any(v_holders));
+    exit when v_holders = '{}' or clock_timestamp() > v_end_at;
+    perform pg_sleep(0.002);
+  end loop;
+  return v_holders = '{}';
+end $$;
+
+create or replace function tenure.pause_readers() returns table (virtualtransaction text)
+language sql volatile as $$
+  select k.virtualtransaction from pg_locks k
+  where k.locktype = 'relation' and k.database = (select d.oid from pg_database d where d.datname = current_database())
+    and k.relation = 'tenure.kind_pause'::regclass and k.pid <> pg_backend_pid() and k.granted
+$$;
+
 -- resume: the queue is claimed from again. True: it was paused.
 create or replace function tenure.resume(p_queue text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$

@@ -8,7 +8,9 @@ use super::Client;
 use crate::lifecycle::State;
 use crate::model::check_payload;
 use crate::model::limits::LIST_MAX;
+use crate::store::Statement;
 use crate::store::jobs::{ATTEMPT_ERRORS, CANCEL, GET_JOB, LIST_JOBS, REQUEUE};
+use crate::store::operate::CANCEL_SETTLED;
 use crate::{Error, ErrorCode, JobId, RawJson};
 
 /// A job as the view `jobs` shows it.
@@ -169,10 +171,10 @@ impl Client {
     /// # Errors
     /// `NotFound`: no such job.
     pub async fn cancel(&self, id: JobId) -> Result<Cancelled, Error> {
-        match self.cancel_once(id).await? {
-            // Its attempt may have failed while nobody could see the request yet, and the job may wait again. Now
-            // everybody sees it: a second look finds the job waiting, or nothing can bring it back.
-            Cancelled::Requested => match self.cancel_once(id).await? {
+        match self.cancel_by(&CANCEL, id).await? {
+            // Its attempt may just have failed, and not have seen the request. Now everybody sees it: a second look
+            // waits for that end and finds the job waiting, or nothing can bring it back.
+            Cancelled::Requested => match self.cancel_by(&CANCEL_SETTLED, id).await? {
                 Cancelled::WasCancelled => Ok(Cancelled::Requested),
                 answer => Ok(answer),
             },
@@ -180,9 +182,9 @@ impl Client {
         }
     }
 
-    async fn cancel_once(&self, id: JobId) -> Result<Cancelled, Error> {
+    async fn cancel_by(&self, verb: &'static Statement, id: JobId) -> Result<Cancelled, Error> {
         let session = self.session().await?;
-        let row = session.query_opt(&CANCEL, &[&id]).await.map_err(|e| Error::store(CANCEL.name, e))?;
+        let row = session.query_opt(verb, &[&id]).await.map_err(|e| Error::store(verb.name, e))?;
         let answer: Option<String> = row.map(|row| column(&row, 0)).transpose()?.flatten();
         match answer.as_deref() {
             Some("cancelled") => Ok(Cancelled::Now),

@@ -6,7 +6,7 @@ use super::Client;
 use super::jobs::column;
 use crate::model::limits::LIST_MAX;
 use crate::model::names;
-use crate::store::operate::{DRAIN_WORKER, PAUSE_KIND, PAUSED_KINDS, RESUME_KIND, WAITS_FOR};
+use crate::store::operate::{DRAIN_WORKER, PAUSE_KIND, PAUSED_KINDS, RESUME_KIND, SETTLE_PAUSE, WAITS_FOR};
 use crate::{CancelFilter, Error, JobId, lifecycle::State};
 
 /// How often a drain looks.
@@ -42,8 +42,8 @@ pub struct WaitReason {
 }
 
 impl Client {
-    /// Pauses a kind, in one queue or in all: running jobs finish, and no claim that begins after this takes any more of
-    /// it, on any worker. True: it was not paused so before. `by` is the database's user when not given.
+    /// Pauses a kind, in one queue or in all: running jobs finish, and nothing more of it is claimed by any worker once
+    /// this has returned. True: it was not paused so before. `by` is the database's user when not given.
     ///
     /// # Errors
     /// `BadInput`: a name.
@@ -60,7 +60,16 @@ impl Client {
         let session = self.session().await?;
         let row = session.query_opt(&PAUSE_KIND, &[&kind, &queue, &by, &reason]).await;
         let row = row.map_err(|e| Error::store(PAUSE_KIND.name, e))?;
+        drop(session);
+        self.settle_pause().await?;
         row.map_or(Ok(false), |row| column(&row, 0))
+    }
+
+    /// Claims that began before a pause was committed do not know of it: they are waited for, two seconds at most, which
+    /// is many times what a claim takes.
+    pub(super) async fn settle_pause(&self) -> Result<(), Error> {
+        let session = self.session().await?;
+        session.query(&SETTLE_PAUSE, &[]).await.map(drop).map_err(|e| Error::store(SETTLE_PAUSE.name, e))
     }
 
     /// Undoes the [`pause_kind`](Self::pause_kind) of the same kind and queue, and no other. True: there was one.

@@ -110,7 +110,7 @@ impl Client {
         rows.iter().map(read).collect()
     }
 
-    /// Pauses a queue: running jobs finish, and no claim that begins after this takes any more from it, on any worker.
+    /// Pauses a queue: running jobs finish, and nothing more is claimed from it by any worker once this has returned.
     /// True: it was not paused before.
     /// `by` is the database's user when not given.
     ///
@@ -121,6 +121,8 @@ impl Client {
         refuse_nul([by, reason])?;
         let session = self.session().await?;
         let row = session.query_opt(&PAUSE, &[&queue, &by, &reason]).await.map_err(|e| Error::store(PAUSE.name, e))?;
+        drop(session);
+        self.settle_pause().await?;
         row.map_or(Ok(false), |row| column(&row, 0))
     }
 

@@ -33,6 +33,16 @@ pub(crate) const PAUSE_KIND: Statement = Statement {
 pub(crate) const RESUME_KIND: Statement =
     Statement { name: "resume the kind", sql: "select tenure.resume_kind($1, $2)", params: &[Type::TEXT, Type::TEXT] };
 
+pub(crate) const SETTLE_PAUSE: Statement =
+    Statement { name: "wait for claims under way", sql: "select tenure.settle_pause()", params: &[] };
+
+/// The second look at a job whose worker was asked to cancel it.
+pub(crate) const CANCEL_SETTLED: Statement = Statement {
+    name: "look at the cancelled job again",
+    sql: "select tenure.cancel_settled($1)",
+    params: &[Type::INT8],
+};
+
 pub(crate) const PAUSED_KINDS: Statement = Statement {
     name: "list paused kinds",
     sql: "select k.kind, k.queue, k.paused_at, k.paused_by, k.pause_reason from tenure.kind_pause k \
@@ -53,5 +63,15 @@ pub(crate) const LINE_OF: Statement = Statement {
 };
 
 #[cfg(test)]
-pub(super) static STATEMENTS: &[&Statement] =
-    &[&CANCEL_MANY, &COUNT_JOBS, &WAITS_FOR, &PAUSE_KIND, &RESUME_KIND, &PAUSED_KINDS, &DRAIN_WORKER, &LINE_OF];
+pub(super) static STATEMENTS: &[&Statement] = &[
+    &CANCEL_MANY,
+    &COUNT_JOBS,
+    &WAITS_FOR,
+    &PAUSE_KIND,
+    &RESUME_KIND,
+    &SETTLE_PAUSE,
+    &CANCEL_SETTLED,
+    &PAUSED_KINDS,
+    &DRAIN_WORKER,
+    &LINE_OF,
+];

@@ -237,6 +237,7 @@ view worker_list(id bigint, name text, host text, pid integer, version text, que
 function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
 function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT place text, OUT after text[]) returns record
+function cancel_settled(p_job bigint) returns text
 function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes smallint[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, idempotency_key text, payload json)
 function complete(p_job bigint, p_fence bigint, p_result json DEFAULT NULL::json) returns void
 function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[], p_result_jobs bigint[], p_results json[]) returns TABLE(lease_id bigint, strip bit varying)
@@ -265,6 +266,7 @@ function requeue(p_job bigint, p_payload json DEFAULT NULL::json, p_run_at times
 function rescue(p_limit integer DEFAULT 1000) returns json
 function resume(p_queue text) returns boolean
 function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boolean
+function settle_pause(p_wait_ms integer DEFAULT 2000) returns boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
 function waits_for(p_job bigint) returns TABLE(reason text, explained text)
@@ -312,6 +314,7 @@ function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
 function outline(p_message text) returns text
+function pause_readers() returns TABLE(virtualtransaction text)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void

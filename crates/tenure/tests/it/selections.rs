@@ -5,7 +5,8 @@ use std::time::Duration;
 use tenure::lifecycle::State;
 use tenure::testing::{until, until_within};
 use tenure::{
-    CancelFilter, Client, Context, DeadFilter, Fail, JobId, JobOptions, KindOptions, RawJson, RequeuePace, Worker,
+    CancelFilter, Cancelled, Client, Context, DeadFilter, Fail, JobId, JobOptions, KindOptions, RawJson, RequeuePace,
+    Worker,
 };
 use tenure_scenarios::protocol::{Hand, Registration};
 use tenure_scenarios::scenario::cancel::cancels_at_random;
@@ -124,6 +125,60 @@ async fn a_job_whose_attempt_failed_while_it_was_cancelled_does_not_run_again() 
         assert_eq!(stage.status(id.into()).await, "cancelled");
         stage.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
         stage.one::<String>("select tenure.tick(0)::text", &[]).await;
+    })
+    .await;
+}
+
+/// Sessions of this database that wait for somebody's lock.
+const WAITING: &str =
+    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_waits_for_the_failure_that_cannot_see_it_and_ends_the_job() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        let id = JobId::from(stage.enqueue(&Act::Sleep { ms: 0 }).await);
+        let mut hand = hand(stage, &["act"]).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        hand.sql.batch_execute("begin").await.unwrap();
+        assert_eq!(hand.fail(&jobs[0], "retry", Some(0)).await.unwrap(), "retrying");
+        let cancel = tokio::spawn({
+            let client = client.clone();
+            async move { client.cancel(id).await }
+        });
+        until("the cancel waits", async || stage.count(WAITING, &[]).await == 1).await;
+        hand.sql.batch_execute("commit").await.unwrap();
+        assert_eq!(cancel.await.unwrap().unwrap(), Cancelled::Now);
+        assert_eq!(stage.status(id.into()).await, "cancelled");
+        stage.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
+        stage.one::<String>("select tenure.tick(0)::text", &[]).await;
+        assert_eq!(stage.count("select count(*) from tenure.cancel_request", &[]).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_comes_back_when_no_claim_is_under_way_that_does_not_know_of_it() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        stage.enqueue_many(&Act::Sleep { ms: 0 }, 10).await;
+        let mut hand = hand(stage, &["act"]).await;
+        hand.sql.batch_execute("begin").await.unwrap();
+        let early = hand.claim(3).await.unwrap().0;
+        let pause = tokio::spawn({
+            let client = client.clone();
+            async move { client.pause("default", None, None).await }
+        });
+        let paused = "select count(*) from tenure.queue where paused_at is not null";
+        until("the pause is committed", async || stage.count(paused, &[]).await == 1).await;
+        let settling = "select count(*) from pg_stat_activity where datname = current_database() and query ~ '^select tenure.settle_pause'";
+        until("it waits for the claim", async || stage.count(settling, &[]).await == 1).await;
+        assert!(!pause.is_finished());
+        hand.sql.batch_execute("commit").await.unwrap();
+        assert!(pause.await.unwrap().unwrap());
+        assert_eq!(early.len(), 3);
+        hand.rewind();
+        assert_eq!(hand.claim(3).await.unwrap().0.len(), 0);
     })
     .await;
 }

@@ -113,18 +113,18 @@ begin
   return null;
 end $$;
 
--- take_cancel_requests: removes the requests for these jobs, and returns the jobs. One that somebody's open transaction holds is passed
--- over: follow_cancels finds it once that has ended.
+-- take_cancel_requests: which of these jobs somebody wants cancelled. Their requests are removed; one that somebody holds counts all the same (a
+-- committed wish is a wish, whoever looks after it at the moment), and follow_cancels removes it once the job has ended.
 create or replace function tenure.take_cancel_requests(p_jobs bigint[]) returns bigint[]
 language plpgsql as $$
 declare
-  v_jobs bigint[];
+  v_jobs bigint[] := array(select c.job_id from tenure.cancel_request c where c.job_id = any(p_jobs) order by c.job_id);
 begin
-  with free as materialized (
-    select c.job_id from tenure.cancel_request c where c.job_id = any(p_jobs) order by c.job_id for update skip locked),
-  gone as (
-    delete from tenure.cancel_request c where c.job_id = any(array(select f.job_id from free f)) returning c.job_id)
-  select coalesce(array_agg(g.job_id), '{}') into v_jobs from gone g;
+  if v_jobs <> '{}' then
+    with free as materialized (
+      select c.job_id from tenure.cancel_request c where c.job_id = any(v_jobs) order by c.job_id for update skip locked)
+    delete from tenure.cancel_request c where c.job_id = any(array(select f.job_id from free f));
+  end if;
   return v_jobs;
 end $$;
 
@@ -172,7 +172,7 @@ begin
       end if;
       select l.worker_id into v_worker from tenure.lease l where tenure.slot_of(l.blocks, l.strip, v_request.job_id) is not null limit 1;
       if found then
-        update tenure.cancel_request c set worker_id = v_worker where c.job_id = v_request.job_id;
+        update tenure.cancel_request c set worker_id = v_worker where c.job_id = v_request.job_id and c.worker_id <> v_worker;
         perform tenure.tell(v_worker, 'cancel ' || v_request.job_id);
       elsif exists (select from tenure.outcome o where o.job_id = v_request.job_id)
          or exists (select from tenure.dead_letter d where d.job_id = v_request.job_id)

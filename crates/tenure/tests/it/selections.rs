@@ -157,6 +157,25 @@ async fn a_cancel_waits_for_the_failure_that_cannot_see_it_and_ends_the_job() {
     .await;
 }
 
+#[tokio::test]
+async fn a_request_to_cancel_counts_also_while_somebody_holds_it() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&Act::Sleep { ms: 0 }).await;
+        let mut hand = hand(stage, &["act"]).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        assert_eq!(stage.one::<String>("select tenure.cancel($1)", &[&id]).await, "requested");
+        let mut other = stage.db.sql().await;
+        let holder = other.transaction().await.unwrap();
+        holder.execute("select from tenure.cancel_request for update", &[]).await.unwrap();
+        assert_eq!(hand.fail(&jobs[0], "retry", Some(0)).await.unwrap(), "cancelled");
+        holder.rollback().await.unwrap();
+        stage.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
+        stage.one::<String>("select tenure.tick(0)::text", &[]).await;
+        assert_eq!(stage.count("select count(*) from tenure.cancel_request", &[]).await, 0);
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_comes_back_when_no_claim_is_under_way_that_does_not_know_of_it() {
     on_stage(Size::Ci, async |stage| {

@@ -42,7 +42,8 @@ pub async fn cancels_at_random(stage: &Stage) -> Vec<Measure> {
         worker.shutdown();
         worker.join().await;
     }
-    report(stage, &answers.into_inner().expect("answers"), &starts.lock().expect("starts")).await
+    let starts = std::mem::take(&mut *starts.lock().expect("starts"));
+    report(stage, &answers.into_inner().expect("answers"), &starts).await
 }
 
 /// A worker whose handlers note when each attempt starts.

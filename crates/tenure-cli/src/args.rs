@@ -31,6 +31,8 @@ pub enum Command {
     #[command(hide = true)]
     DemoWorker(cmd::demo::DemoWorker),
     Work(cmd::work::Work),
+    #[command(subcommand)]
+    Worker(cmd::worker::Worker),
     #[command(hide = true)]
     DemoModelServer(cmd::demo::DemoModelServer),
 }

@@ -84,6 +84,17 @@ async fn bad_input_is_named_with_the_way_out_and_nothing_is_enqueued() {
         (&["queue", "set", "q", "--keep-completed", "0"], &["write 1s or forever"]),
         (&["queue", "set", "q", "--keep-completed", "10ms"], &["cannot be kept for 10ms", "1 second to 100 years"]),
         (&["queue", "set", "q", "--keep-completed", "x"], &["\"x\" is not a duration", "or forever"]),
+        (&["queue", "pause"], &["<QUEUE>"]),
+        (&["queue", "pause", "--kind", ""], &["kind name is empty"]),
+        (&["queue", "drain", "q", "--timeout", "5s"], &["--wait"]),
+        (&["job", "cancel"], &["nothing is named", "--all"]),
+        (&["job", "cancel", "1", "--kind", "k"], &["exclude each other"]),
+        (&["job", "cancel", "--all", "--kind", "k"], &["exclude each other"]),
+        (&["job", "cancel", "1", "--dry-run"], &["--dry-run counts a selection"]),
+        (&["job", "cancel", "--status", "dead"], &["jobs that are dead have ended", "available, scheduled"]),
+        (&["job", "cancel", "--older-than", "x"], &["how long ago"]),
+        (&["dead", "requeue", "1", "--over", "5m"], &["are for a filter"]),
+        (&["dead", "requeue", "--all", "--over", "25h"], &["longer than a day"]),
         (&["dead", "requeue"], &["nothing is named", "--all"]),
         (&["dead", "discard"], &["nothing is named", "--all"]),
         (&["dead", "discard", "--all", "--kind", "k"], &["exclude each other"]),
@@ -302,6 +313,102 @@ async fn queues_are_paused_and_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn kinds_are_paused_and_the_reason_is_shown_everywhere() {
+    with_database(async |db| {
+        let id = tenure(db, &["enqueue", "k", "1", "--queue", "mail"]).out.trim().to_owned();
+        let pause = ["queue", "pause", "mail", "--kind", "k", "--reason", "bad deploy", "--by", "me"];
+        assert_eq!(tenure(db, &pause).out, "k in mail paused\n");
+        assert_eq!(tenure(db, &pause).out, "k in mail was paused already\n");
+        assert_eq!(tenure(db, &["queue", "pause", "--kind", "k", "--by", "me"]).out, "k in every queue paused\n");
+        for verb in [&["queue", "list"][..], &["status"]] {
+            let shown = tenure(db, verb).out;
+            assert!(shown.contains("every queue") && shown.contains("by me: bad deploy"), "{verb:?}: {shown}");
+        }
+        assert_eq!(json(db, &["queue", "list", "--json"])[0]["paused_kinds"].as_array().map(Vec::len), Some(2));
+        assert_eq!(json(db, &["status", "--json"])["paused_kinds"][0]["queue"], Value::Null);
+        let shown = tenure(db, &["job", "show", &id]).out;
+        assert!(shown.contains("waits because    the kind k is paused since "), "{shown}");
+        assert_eq!(json(db, &["job", "show", &id, "--json"])["waits_for"]["reason"], "kind_paused");
+
+        let end = tenure(db, &["queue", "resume", "--kind", "k"]);
+        assert_eq!(end.out, "k in every queue resumed\n");
+        assert!(end.said.contains("k is still paused in the queue mail"), "{}", end.said);
+        assert_eq!(json(db, &["queue", "resume", "mail", "--kind", "k", "--json"])["changed"], true);
+        assert_eq!(tenure(db, &["queue", "resume", "mail", "--kind", "k"]).out, "k in mail was not paused\n");
+
+        let end = tenure(db, &["queue", "drain", "mail", "--wait", "--timeout", "10s"]);
+        assert_eq!((end.code, end.out.as_str()), (0, "mail drained: paused, and nothing of it runs\n"));
+        assert_eq!(json(db, &["job", "show", &id, "--json"])["waits_for"]["reason"], "queue_paused");
+        assert_eq!(tenure(db, &["worker", "drain", "77"]).code, 3);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_selection_is_counted_first_and_cancelled_only_after_a_yes() {
+    with_database(async |db| {
+        let client = db.client().await;
+        client.enqueue_many("k", 0..120, tenure::JobOptions::new()).await.expect("enqueued");
+        client.enqueue_many("other", 0..5, tenure::JobOptions::new()).await.expect("enqueued");
+        let end = tenure(db, &["job", "cancel", "--kind", "k", "--dry-run"]);
+        assert_eq!(
+            (end.code, end.out.as_str(), end.said.as_str()),
+            (0, "120 available\n", "120 jobs: 120 available\n")
+        );
+        let end = tenure(db, &["job", "cancel", "--kind", "k"]);
+        assert_eq!((end.code, end.out.as_str()), (2, ""));
+        assert!(end.said.contains("120 jobs") && end.said.contains("add --yes"), "{}", end.said);
+        let none = json(db, &["job", "cancel", "--kind", "k", "--older-than", "1h", "--yes", "--json"]);
+        assert_eq!((&none["cancelled"], &none["counted"]), (&0.into(), &serde_json::json!({})));
+        let done = json(db, &["job", "cancel", "--kind", "k", "--status", "available,retrying", "--yes", "--json"]);
+        assert_eq!((&done["cancelled"], &done["requested"]), (&120.into(), &0.into()));
+        assert_eq!(tenure(db, &["job", "cancel", "--all", "--yes"]).out, "5 cancelled, 0 requested\n");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_shown_by_cause_and_with_their_line() {
+    with_database(async |db| {
+        let client = db.client().await;
+        client.enqueue_many("k", 0..4, tenure::JobOptions::new()).await.expect("enqueued");
+        let die = async || {
+            let mut worker = tenure::Worker::builder(db.url())
+                .queue("default", 1)
+                .handle_raw("k", tenure::KindOptions::new(), |ctx, _| async move {
+                    Err(tenure::Fail::permanent(format!("no order {}", ctx.job_id())))
+                })
+                .drain(true)
+                .start()
+                .await
+                .expect("a worker");
+            worker.join().await;
+        };
+        die().await;
+        let groups = json(db, &["dead", "list", "--group", "--json"]);
+        assert_eq!((&groups[0]["count"], &groups[0]["message"]), (&4.into(), &"no order <n>".into()));
+        let group = groups[0]["fingerprint"].as_str().expect("a name");
+        let shown = tenure(db, &["dead", "list", "--group"]).out;
+        assert!(shown.contains(group) && shown.contains("no order <n>"), "{shown}");
+        assert_eq!(
+            json(db, &["dead", "list", "--fingerprint", group, "--since", "1h", "--json"]).as_array().map(Vec::len),
+            Some(4)
+        );
+        let moved = json(db, &["dead", "requeue", "--fingerprint", group, "--over", "1m", "--json"]);
+        assert_eq!(moved.as_array().map(Vec::len), Some(4));
+        db.sql().await.execute("update tenure.later set due_at = clock_timestamp()", &[]).await.expect("due");
+        db.sql().await.query("select tenure.promote()", &[]).await.expect("moved");
+        die().await;
+        let again = moved[0]["new_id"].to_string();
+        let line = &json(db, &["dead", "show", &again, "--json"])["line"];
+        assert_eq!((&line[0]["id"], &line[0]["status"]), (&moved[0]["id"], &"dead".into()));
+        let shown = tenure(db, &["dead", "show", &again]).out;
+        assert!(shown.contains("LINE") && shown.contains(&moved[0]["id"].to_string()), "{shown}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_cannot_be_used_is_named_with_the_way_out() {
     with_database(async |db| {
         let (host, name) = db.url().rsplit_once('/').expect("a URL");
@@ -363,6 +470,10 @@ fn every_verb_explains_itself_with_examples() {
         &["queue", "resume"],
         &["queue", "set"],
         &["prune"],
+        &["queue", "drain"],
+        &["worker", "list"],
+        &["worker", "drain"],
+        &["worker", "resume"],
         &["dead", "list"],
         &["dead", "show"],
         &["dead", "requeue"],

@@ -148,3 +148,15 @@ pub const NOTIFYING: Sized<Duration> = seconds(2, 20);
 pub const READ_ONLY: Sized<Duration> = seconds(4, 30);
 /// How long chaos breaks things, when a test plays it.
 pub const CHAOS: Sized<Duration> = seconds(12, 60);
+/// Jobs that are cancelled at random moments.
+pub const CANCELS: Sized<usize> = sized(2_000, 5_000);
+/// Jobs that are enqueued during a pause, dead letters that are requeued, and how long the pause is watched.
+pub const PAUSED_JOBS: Sized<usize> = sized(200, 1_000);
+/// See [`PAUSED_JOBS`].
+pub const PAUSED_DEAD: Sized<usize> = sized(50, 500);
+/// See [`PAUSED_JOBS`].
+pub const PAUSED: Sized<Duration> = seconds(2, 40);
+/// Dead letters that come back over five minutes.
+pub const SPREAD: Sized<usize> = sized(2_000, 10_000);
+/// Jobs of a paused kind, each enqueued alone, that claims have to pass over.
+pub const PAUSED_CROWD: Sized<usize> = sized(20_000, 1_000_000);

@@ -40,6 +40,7 @@ table dead_letter
   attempt smallint not null
   cause text not null
   message text not null
+  fingerprint text not null
   errors json not null
   worker_id bigint
   lease_id bigint
@@ -48,6 +49,7 @@ table dead_letter
   dead_letter_pkey PRIMARY KEY (job_id)
   CREATE INDEX dead_letter_died ON tenure.dead_letter USING btree (died_at, job_id)
   CREATE INDEX dead_letter_queue ON tenure.dead_letter USING btree (queue, died_at, job_id)
+  CREATE INDEX dead_letter_fingerprint ON tenure.dead_letter USING btree (fingerprint, died_at)
 table duty with (fillfactor=50)
   name text not null
   next_at timestamp with time zone not null
@@ -97,6 +99,16 @@ table job partition by RANGE (id)
   job_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
   job_queue_has_1_to_128_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 128)))
   job_timeout_is_not_negative CHECK ((timeout_ms >= 0))
+table kind_pause
+  kind text not null
+  queue text
+  paused_at timestamp with time zone not null
+  paused_by text not null
+  pause_reason text
+  kind_pause_key UNIQUE NULLS NOT DISTINCT (kind, queue)
+  kind_pause_kind_has_1_to_128_bytes CHECK (((octet_length(kind) >= 1) AND (octet_length(kind) <= 128)))
+  kind_pause_queue_has_1_to_128_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 128)))
+  CREATE UNIQUE INDEX kind_pause_key ON tenure.kind_pause USING btree (kind, queue) NULLS NOT DISTINCT
 table later
   block bigint not null
   id bigint not null
@@ -237,6 +249,7 @@ table worker with (fillfactor=50)
   locked_at timestamp with time zone
   suspected_at timestamp with time zone
   suspected_by "char"
+  drained_at timestamp with time zone
   dead_at timestamp with time zone
   overrun_jobs bigint[] not null default '{}'::bigint[]
   left_at timestamp with time zone
@@ -252,10 +265,14 @@ view worker_list(id bigint, name text, host text, pid integer, version text, que
 -- functions that a client calls (security definer)
 function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
+function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT place text, OUT after text[]) returns record
+function cancel_settled(p_job bigint) returns text
 function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes smallint[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, idempotency_key text, payload json)
 function complete(p_job bigint, p_fence bigint, p_result json DEFAULT NULL::json) returns void
 function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[], p_result_jobs bigint[], p_results json[]) returns TABLE(lease_id bigint, strip bit varying)
+function count_jobs(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone) returns TABLE(status text, jobs bigint)
 function discard(p_job bigint) returns boolean
+function drain_worker(p_worker bigint, p_on boolean DEFAULT true) returns boolean
 function ended_by(p_leases bigint[], p_jobs bigint[]) returns TABLE(lease_id bigint, job_id bigint, status text)
 function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts smallint DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
 function enqueue_inbox() returns SETOF bigint
@@ -266,15 +283,17 @@ function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms big
 function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
 function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left boolean) returns boolean
+function line_of(p_job bigint) returns TABLE(job_id bigint, status text, cause text, created_at timestamp with time zone, ended_at timestamp with time zone)
 function partitions() returns integer
 function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
+function pause_kind(p_kind text, p_queue text DEFAULT NULL::text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
 function pick_jobs(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer) returns SETOF bigint
 function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
 function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
 function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
 function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean) returns TABLE(worker_id bigint, token uuid)
 function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[]) returns TABLE(lease_id bigint, strip bit varying)
-function requeue(p_job bigint, p_payload json DEFAULT NULL::json) returns bigint
+function requeue(p_job bigint, p_payload json DEFAULT NULL::json, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint
 function rescue(p_limit integer DEFAULT 1000) returns json
 function resume(p_queue text) returns boolean
 function retain(p_limit integer DEFAULT 2000) returns json
@@ -283,6 +302,11 @@ function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
+function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boolean
+function settle_pause(p_wait_ms integer DEFAULT 2000) returns boolean
+function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
+function tick(p_worker bigint) returns json
+function waits_for(p_job bigint) returns TABLE(reason text, explained text)
 function wake(p_worker bigint, p_token uuid) returns void
 function walk_anew(p_exact boolean DEFAULT true) returns void
 
@@ -293,11 +317,16 @@ function begin_walk(r tenure.partition) returns tenure.partition
 function bound_tail(p_first bigint, p_width bigint) returns bigint
 function bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamp with time zone) returns void
 function bytes_of(p_jobs bigint[]) returns bigint
+function cancel_held(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
+function cancel_later(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
+function cancel_leased(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
+function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts smallint, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
 function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
+function chosen_jobs(p_block bigint, p_mask bit, p_before timestamp with time zone, OUT jobs bigint[], OUT mask bit) returns record
 function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[]) returns bit varying
 function cut_text(p_text text) returns text
 function declare_dead() returns integer
@@ -306,12 +335,15 @@ function drop_ranges() returns integer
 function empty_range(r tenure.partition) returns tenure.partition
 function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
 function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
+function end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
+function fingerprint(p_cause text, p_message text) returns text
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
 function follow_cancels(p_limit integer) returns void
 function forget(p_jobs bigint[]) returns void
 function idempotency_key_of(p_job tenure.job) returns text
+function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
 function is_sealed(r tenure.partition) returns boolean
 function jobs_before(r tenure.partition) returns bigint
@@ -320,6 +352,7 @@ function join_bits(bit varying) returns bit varying
 function keep_default(p_outcome text) returns bigint
 function keep_longest() returns interval
 function keep_shortest() returns interval
+function kinds_open(p_kinds text[], p_queue text, p_paused text[], p_in text[]) returns text[]
 function lane_of(p_priority smallint, p_flags smallint) returns smallint
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
 function limit_idle(p_ms bigint) returns void
@@ -336,6 +369,9 @@ function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
 function next_look(r tenure.partition) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
+function outline(p_message text) returns text
+function pause_readers() returns TABLE(virtualtransaction text)
+function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
 function put_off(r tenure.partition, p_at timestamp with time zone) returns tenure.partition
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void

@@ -8,10 +8,12 @@ mod store;
 pub mod testing;
 mod worker;
 
-pub use client::dead::{DeadFilter, DeadLetter};
+pub use client::cancel::{CancelFilter, CancelledMany};
+pub use client::dead::{DeadFilter, DeadGroup, DeadLetter, LineJob, RequeuePace};
 pub use client::executor::Executor;
 pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
 pub use client::kinds::UnhandledKind;
+pub use client::pause::{KindPause, WaitReason};
 pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
 pub use client::retention::{Keep, Prunable, Pruned};
 pub use client::wait::Ended;

@@ -1,12 +1,16 @@
 //! `tenure dead`: dead letters, and what becomes of them.
 
-use std::time::SystemTime;
+mod filter;
+mod group;
+
+use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
-use tenure::{Cause, Client, DeadFilter, DeadLetter, JobId, RawJson};
+use tenure::{Client, DeadLetter, JobId, RawJson, RequeuePace};
 
+use self::filter::{Filter, Named, Which};
 use super::job::print_attempts;
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
@@ -21,71 +25,21 @@ pub enum Dead {
     Discard(Discard),
 }
 
-/// Which dead letters; those that were requeued are never among them
-#[derive(Debug, clap::Args)]
-struct Filter {
-    /// Only of this queue
-    #[arg(long)]
-    queue: Option<String>,
-
-    /// Only of this kind
-    #[arg(long)]
-    kind: Option<String>,
-
-    /// Only with this cause: error, panic, timeout, exit, signal, worker_lost, lease_lost, payload, or one that a
-    /// program in SQL named
-    #[arg(long)]
-    cause: Option<String>,
-
-    /// Only those that died before this instant, or longer ago than this: 2026-12-24T18:00:00Z, 2h
-    #[arg(long, value_name = "WHEN", value_parser = when::instant_or_ago)]
-    before: Option<SystemTime>,
-}
-
-impl Filter {
-    fn is_empty(&self) -> bool {
-        self.queue.is_none() && self.kind.is_none() && self.cause.is_none() && self.before.is_none()
-    }
-
-    /// What to say when it finds nothing. A cause may be any text, so that one with a slip in it cannot be refused.
-    fn none(&self) -> String {
-        let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
-        match &self.cause {
-            Some(cause) if !known.contains(&cause.as_str()) => {
-                format!("no dead letters; {cause:?} is none of the causes that tenure names: {}", known.join(", "))
-            }
-            Some(_) | None => "no dead letters".to_owned(),
-        }
-    }
-
-    /// Whether an empty one was meant is decided before.
-    fn read(&self) -> DeadFilter {
-        let mut filter = DeadFilter::all();
-        if let Some(queue) = &self.queue {
-            filter = filter.queue(queue);
-        }
-        if let Some(kind) = &self.kind {
-            filter = filter.kind(kind);
-        }
-        if let Some(cause) = &self.cause {
-            filter = filter.cause(cause);
-        }
-        match self.before {
-            Some(instant) => filter.before(instant),
-            None => filter,
-        }
-    }
-}
-
 /// List dead letters, longest dead first
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tenure dead list
-  tenure dead list --kind send_mail --cause timeout --limit 20")]
+  tenure dead list --kind send_mail --cause timeout --limit 20
+  tenure dead list --group                what they died of, the most frequent first
+  tenure dead list --fingerprint 1f0c6e7a92b4")]
 pub struct List {
     #[command(flatten)]
     filter: Filter,
+
+    /// One line for all that died of the same: their messages differ in numbers, ids and quoted texts only
+    #[arg(long, conflicts_with = "after")]
+    group: bool,
 
     /// Only those after this one: the last of the page before
     #[arg(long, value_name = "ID")]
@@ -127,6 +81,7 @@ Examples:
   tenure dead requeue 12800 12801
   tenure dead requeue 12800 --payload '{\"to\": \"right@example.org\"}'    with another payload and idempotency key
   tenure dead requeue --kind send_mail --cause timeout
+  tenure dead requeue --fingerprint 1f0c6e7a92b4 --over 5m
   tenure dead requeue --all --per-second 10")]
 pub struct Requeue {
     #[command(flatten)]
@@ -139,6 +94,10 @@ pub struct Requeue {
     /// Not more than so many per second [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_second: Option<u32>,
+
+    /// Spread evenly over this time: the new jobs are scheduled, and the command does not wait for them
+    #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "per_second")]
+    over: Option<Duration>,
 
     /// Print a JSON array of old and new ids
     #[arg(long)]
@@ -167,41 +126,6 @@ pub struct Discard {
     connection: Connection,
 }
 
-/// Ids, a filter, or all: one of them, said explicitly
-#[derive(Debug, clap::Args)]
-struct Which {
-    /// The jobs' ids
-    ids: Vec<JobId>,
-
-    #[command(flatten)]
-    filter: Filter,
-
-    /// Every dead letter
-    #[arg(long)]
-    all: bool,
-}
-
-/// What was named.
-enum Named {
-    Ids(Vec<JobId>),
-    Filter(DeadFilter),
-}
-
-impl Which {
-    fn read(self, verb: &str) -> Result<Named, Failure> {
-        match (self.ids.is_empty(), self.filter.is_empty(), self.all) {
-            (false, true, false) => Ok(Named::Ids(self.ids)),
-            (true, false, false) | (true, true, true) => Ok(Named::Filter(self.filter.read())),
-            (true, true, false) => Err(Failure::Usage(format!(
-                "dead {verb}: nothing is named\n        name job ids, or a filter (--queue, --kind, --cause, --before), or --all for every dead letter"
-            ))),
-            (_, _, _) => Err(Failure::Usage(format!(
-                "dead {verb}: job ids, a filter and --all exclude each other\n        give one of them"
-            ))),
-        }
-    }
-}
-
 /// Runs the verb.
 pub async fn run(dead: Dead) -> Outcome {
     match dead {
@@ -214,6 +138,11 @@ pub async fn run(dead: Dead) -> Outcome {
 
 async fn list(args: List) -> Outcome {
     let client = args.connection.connect().await?;
+    if args.group {
+        let groups = client.dead_groups(&args.filter.read(), Some(args.limit)).await?;
+        group::print_groups(&groups, args.json, &args.filter.none())?;
+        return Ok(0);
+    }
     let after = match args.after {
         Some(id) => Some(client.dead_letter(id).await?.ok_or_else(|| no_such_dead_letter(id))?),
         None => None,
@@ -252,8 +181,9 @@ fn no_such_dead_letter(id: JobId) -> Failure {
 async fn show(args: Show) -> Outcome {
     let client = args.connection.connect().await?;
     let letter = client.dead_letter(args.id).await?.ok_or_else(|| no_such_dead_letter(args.id))?;
+    let line = client.line_of(args.id).await?;
     if args.json {
-        output::json(&LetterJson::from(&letter))?;
+        output::json(&LetterJson { line: Some(group::line_json(&line)), ..LetterJson::from(&letter) })?;
         return Ok(0);
     }
     let optional = |value: Option<JobId>| value.map(|id| id.to_string()).unwrap_or_default();
@@ -268,6 +198,7 @@ async fn show(args: Show) -> Outcome {
         ("died at", output::instant(letter.died_at)),
         ("cause", letter.cause.clone()),
         ("message", letter.message.clone()),
+        ("fingerprint", letter.fingerprint.clone()),
         ("idempotency key", letter.idempotency_key.clone()),
         ("requeued from", optional(letter.replaces_id)),
         ("origin", optional(letter.origin_id)),
@@ -275,6 +206,7 @@ async fn show(args: Show) -> Outcome {
         ("payload", letter.payload.to_string()),
     ])?;
     print_attempts(&client.attempt_errors(args.id).await?)?;
+    group::print_line(&line)?;
     Ok(0)
 }
 
@@ -284,6 +216,16 @@ async fn requeue(args: Requeue) -> Outcome {
     if payload.is_some() && !matches!(&named, Named::Ids(ids) if ids.len() == 1) {
         return Err(Failure::Usage("dead requeue: --payload is for one job\n        name its id".to_owned()));
     }
+    let pace = match (args.per_second, args.over) {
+        (Some(rate), _) => RequeuePace::PerSecond(rate),
+        (None, Some(time)) => RequeuePace::Over(time),
+        (None, None) => RequeuePace::AtOnce,
+    };
+    if pace != RequeuePace::AtOnce && matches!(named, Named::Ids(_)) {
+        return Err(Failure::Usage(
+            "dead requeue: --per-second and --over are for a filter\n        ids are requeued at once".to_owned(),
+        ));
+    }
     let client = args.connection.connect().await?;
     let mut moved = Vec::new();
     let mut note = |chunk: &[(JobId, JobId)]| {
@@ -292,9 +234,7 @@ async fn requeue(args: Requeue) -> Outcome {
         let _ = print_unless(args.json, chunk.iter().map(|(old, new)| format!("{old} requeued as {new}")));
     };
     let done = match named {
-        Named::Filter(filter) => {
-            client.requeue_dead(&filter, args.per_second, &mut note).await.map(drop).map_err(Failure::from)
-        }
+        Named::Filter(filter) => client.requeue_dead(&filter, pace, &mut note).await.map(drop).map_err(Failure::from),
         Named::Ids(ids) => requeue_each(&client, ids, payload, &mut note).await,
     };
     conclude(done, "requeued", args.json, moved.iter().map(|(old, new)| json!({ "id": old, "new_id": new })).collect())
@@ -375,12 +315,15 @@ struct LetterJson<'a> {
     died_at: String,
     cause: &'a str,
     message: &'a str,
+    fingerprint: &'a str,
     errors: &'a RawJson,
     payload: &'a RawJson,
     idempotency_key: &'a str,
     origin_id: Option<JobId>,
     replaces_id: Option<JobId>,
     replaced_by: Option<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<serde_json::Value>,
 }
 
 impl<'a> From<&'a DeadLetter> for LetterJson<'a> {
@@ -397,32 +340,14 @@ impl<'a> From<&'a DeadLetter> for LetterJson<'a> {
             died_at: output::instant(letter.died_at),
             cause: &letter.cause,
             message: &letter.message,
+            fingerprint: &letter.fingerprint,
             errors: &letter.errors,
             payload: &letter.payload,
             idempotency_key: &letter.idempotency_key,
             origin_id: letter.origin_id,
             replaces_id: letter.replaces_id,
             replaced_by: letter.replaced_by,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_changes_dead_letters_wants_to_be_told_which() {
-        let which = |ids: &[i64], kind: Option<&str>, all: bool| Which {
-            ids: ids.iter().copied().map(JobId::from).collect(),
-            filter: Filter { queue: None, kind: kind.map(str::to_owned), cause: None, before: None },
-            all,
-        };
-        assert!(matches!(which(&[1], None, false).read("x"), Ok(Named::Ids(_))));
-        assert!(matches!(which(&[], Some("k"), false).read("x"), Ok(Named::Filter(_))));
-        assert!(matches!(which(&[], None, true).read("x"), Ok(Named::Filter(_))));
-        for wrong in [which(&[], None, false), which(&[1], None, true), which(&[1], Some("k"), false)] {
-            assert!(matches!(wrong.read("x"), Err(Failure::Usage(_))));
+            line: None,
         }
     }
 }

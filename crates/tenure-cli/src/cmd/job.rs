@@ -1,12 +1,13 @@
 //! `tenure job`: look at jobs and cancel them.
 
+mod cancel;
+
 use std::time::SystemTime;
 
 use clap::Subcommand;
 use serde::Serialize;
-use serde_json::json;
 use tenure::lifecycle::State;
-use tenure::{AttemptError, Cancelled, Client, Error, ErrorCode, JobFilter, JobId, JobInfo, RawJson};
+use tenure::{AttemptError, JobFilter, JobId, JobInfo, RawJson, WaitReason};
 
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
@@ -17,7 +18,7 @@ use crate::output;
 pub enum Job {
     List(List),
     Show(Show),
-    Cancel(Cancel),
+    Cancel(cancel::Cancel),
 }
 
 /// List jobs, newest first
@@ -72,28 +73,6 @@ pub struct Show {
     connection: Connection,
 }
 
-/// Cancel jobs: at once when they wait, through their worker when they run
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Prints per job: cancelled, requested (it runs; its worker is told), or where it stood already: completed,
-already cancelled, dead.
-
-Examples:
-  tenure job cancel 12800
-  tenure job list --kind report --status scheduled --json | jq '.[].id' | xargs tenure job cancel")]
-pub struct Cancel {
-    /// The jobs' ids
-    #[arg(required = true)]
-    ids: Vec<JobId>,
-
-    /// Print a JSON array
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    connection: Connection,
-}
-
 fn state(text: &str) -> Result<State, String> {
     State::from_name(text).ok_or_else(|| {
         let names: Vec<_> = State::ALL.iter().map(|state| state.as_str()).collect();
@@ -106,7 +85,7 @@ pub async fn run(job: Job) -> Outcome {
     match job {
         Job::List(args) => list(args).await,
         Job::Show(args) => show(args).await,
-        Job::Cancel(args) => cancel(args).await,
+        Job::Cancel(args) => cancel::run(args).await,
     }
 }
 
@@ -150,15 +129,18 @@ async fn show(args: Show) -> Outcome {
     let client = args.connection.connect().await?;
     let Some(job) = client.get(args.id).await? else { return Err(no_such_job(args.id)) };
     let attempts = client.attempt_errors(args.id).await?;
+    let waits_for = client.waits_for(args.id).await?;
     if args.json {
         let attempts = attempts.iter().map(AttemptJson::from).collect();
-        output::json(&JobJson { failed_attempts: Some(attempts), ..JobJson::from(&job) })?;
+        let waits_for = waits_for.as_ref().map(WaitJson::from);
+        output::json(&JobJson { failed_attempts: Some(attempts), waits_for, ..JobJson::from(&job) })?;
         return Ok(0);
     }
     let optional = |value: Option<String>| value.unwrap_or_default();
     output::facts(&[
         ("id", job.id.to_string()),
         ("status", status_text(&job)),
+        ("waits because", optional(waits_for.map(|wait| wait.explained))),
         ("kind", job.kind.clone()),
         ("queue", job.queue.clone()),
         ("priority", job.priority.to_string()),
@@ -213,50 +195,6 @@ pub fn no_such_job(id: JobId) -> Failure {
     Failure::NotFound(format!("there is no job {id} in this schema and database"))
 }
 
-async fn cancel(args: Cancel) -> Outcome {
-    let client = args.connection.connect().await?;
-    let mut answers = Vec::new();
-    let done = cancel_each(&client, &args.ids, |id, answer| answers.push((id, answer))).await;
-    // What was done is said also when the rest could not be.
-    if done.is_ok() || !answers.is_empty() {
-        print_answers(&answers, args.json)?;
-    }
-    done?;
-    match answers.iter().find(|(_, answer)| answer.is_none()) {
-        Some((id, _)) => Err(no_such_job(*id)),
-        None => Ok(0),
-    }
-}
-
-async fn cancel_each(
-    client: &Client,
-    ids: &[JobId],
-    mut note: impl FnMut(JobId, Option<Cancelled>),
-) -> Result<(), Error> {
-    for id in ids {
-        note(*id, cancel_one(client, *id).await?);
-    }
-    Ok(())
-}
-
-fn print_answers(answers: &[(JobId, Option<Cancelled>)], json: bool) -> anyhow::Result<()> {
-    let text = |answer: &Option<Cancelled>| answer.map_or("unknown", Cancelled::as_str);
-    if json {
-        let rows: Vec<_> = answers.iter().map(|(id, answer)| json!({ "id": id, "answer": text(answer) })).collect();
-        return output::json(&rows);
-    }
-    answers.iter().try_for_each(|(id, answer)| Ok(output::line(&format!("{id} {}", text(answer)))?))
-}
-
-/// None: there is no such job.
-async fn cancel_one(client: &Client, id: JobId) -> Result<Option<Cancelled>, Error> {
-    match client.cancel(id).await {
-        Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// A job as JSON; instants in RFC 3339.
 #[derive(Serialize)]
 pub struct JobJson<'a> {
@@ -286,6 +224,21 @@ pub struct JobJson<'a> {
     progress: Option<&'a RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failed_attempts: Option<Vec<AttemptJson<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<WaitJson<'a>>,
+}
+
+/// Why a job does not run, as JSON.
+#[derive(Serialize)]
+pub struct WaitJson<'a> {
+    reason: &'a str,
+    explained: &'a str,
+}
+
+impl<'a> From<&'a WaitReason> for WaitJson<'a> {
+    fn from(wait: &'a WaitReason) -> Self {
+        WaitJson { reason: &wait.reason, explained: &wait.explained }
+    }
 }
 
 impl<'a> From<&'a JobInfo> for JobJson<'a> {
@@ -316,6 +269,7 @@ impl<'a> From<&'a JobInfo> for JobJson<'a> {
             result: job.result.as_ref(),
             progress: job.progress.as_ref(),
             failed_attempts: None,
+            waits_for: None,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod prune;
 pub mod queue;
 pub mod status;
 pub mod work;
+pub mod worker;
 
 use crate::args::{Args, Command};
 use crate::exit::Outcome;
@@ -29,6 +30,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker(args).await,
         Command::Work(args) => work::run(args).await,
+        Command::Worker(worker) => worker::run(worker).await,
         Command::DemoModelServer(args) => demo::model_server(args).await,
     }
 }

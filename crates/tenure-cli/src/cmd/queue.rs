@@ -1,4 +1,4 @@
-//! `tenure queue`: what stands in the queues; pause and resume; how long finished jobs are kept.
+//! `tenure queue`: what stands in the queues; pause, resume and drain; how long finished jobs are kept.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,19 +6,20 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use tenure::lifecycle::State;
 use tenure::limits::KEEP_MAX;
-use tenure::{Keep, QueueInfo};
+use tenure::{Keep, KindPause, QueueInfo};
 
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::{output, when};
 
-/// Look at queues, pause and resume them, set what they keep
+/// Look at queues, pause, resume and drain them, set what they keep
 #[derive(Debug, Subcommand)]
 pub enum Queue {
     List(List),
     Pause(Pause),
     Resume(Resume),
     Set(Set),
+    Drain(Drain),
 }
 
 /// List the queues and what stands in them
@@ -33,12 +34,23 @@ pub struct List {
     connection: Connection,
 }
 
-/// Pause a queue: running jobs finish, nothing more is started from it
+/// Pause a queue, or a kind in one queue or in all: running jobs finish, nothing more is started
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  tenure queue pause mail --reason 'the provider is down'")]
+#[command(after_help = "\
+Stored in the database: it holds for all workers, also for those that start later, until it is resumed.
+
+Examples:
+  tenure queue pause mail --reason 'the provider is down'
+  tenure queue pause mail --kind newsletter
+  tenure queue pause --kind newsletter            in every queue")]
 pub struct Pause {
     /// The queue; it need not have been used yet
-    queue: String,
+    #[arg(required_unless_present = "kind")]
+    queue: Option<String>,
+
+    /// Only this kind; without a queue, in every queue
+    #[arg(long)]
+    kind: Option<String>,
 
     /// Why, for those who find it paused
     #[arg(long)]
@@ -56,12 +68,59 @@ pub struct Pause {
     connection: Connection,
 }
 
-/// Resume a paused queue
+/// Resume a paused queue or kind
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  tenure queue resume mail")]
+#[command(after_help = "\
+Undoes the pause that was given with the same words, and no other.
+
+Examples:
+  tenure queue resume mail
+  tenure queue resume mail --kind newsletter
+  tenure queue resume --kind newsletter")]
 pub struct Resume {
     /// The queue
+    #[arg(required_unless_present = "kind")]
+    queue: Option<String>,
+
+    /// The kind that was paused, in this queue or in every queue
+    #[arg(long)]
+    kind: Option<String>,
+
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Pause a queue and let what runs finish
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The queue stays paused afterwards: resume it when you are done. A worker drains on SIGTERM, or by `tenure worker drain`.
+
+Examples:
+  tenure queue drain mail --wait --reason maintenance
+  tenure queue drain mail --wait --timeout 10m && deploy; tenure queue resume mail")]
+pub struct Drain {
+    /// The queue
     queue: String,
+
+    /// Come back when nothing of it runs any more
+    #[arg(long)]
+    wait: bool,
+
+    /// Wait at most so long, then exit with 1 [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, requires = "wait")]
+    timeout: Option<Duration>,
+
+    /// Why, for those who find it paused
+    #[arg(long)]
+    reason: Option<String>,
+
+    /// Who [default: the database's user]
+    #[arg(long)]
+    by: Option<String>,
 
     /// Print a JSON object
     #[arg(long)]
@@ -130,16 +189,55 @@ pub async fn run(queue: Queue) -> Outcome {
         Queue::Pause(args) => pause(args).await,
         Queue::Resume(args) => resume(args).await,
         Queue::Set(args) => set(args).await,
+        Queue::Drain(args) => drain(args).await,
     }
 }
 
 async fn list(args: List) -> Outcome {
-    let queues = args.connection.connect().await?.queues().await?;
+    let client = args.connection.connect().await?;
+    let (queues, kinds) = (client.queues().await?, client.paused_kinds().await?);
     match args.json {
-        true => output::json(&queues.iter().map(to_json).collect::<Vec<_>>())?,
-        false => print(&queues)?,
+        true => output::json(&queues.iter().map(|queue| with_kinds(queue, &kinds)).collect::<Vec<_>>())?,
+        false => {
+            print(&queues)?;
+            print_kinds(&kinds)?;
+        }
     }
     Ok(0)
+}
+
+/// The paused kinds as a table under a free line; nothing when there are none.
+pub fn print_kinds(kinds: &[KindPause]) -> std::io::Result<()> {
+    if kinds.is_empty() {
+        return Ok(());
+    }
+    output::line("")?;
+    let now = SystemTime::now();
+    let row = |pause: &KindPause| {
+        let queue = pause.queue.clone().unwrap_or_else(|| "every queue".to_owned());
+        let paused = paused_text(pause.paused_at, Some(&pause.paused_by), pause.reason.as_deref(), now);
+        vec![pause.kind.clone(), queue, paused]
+    };
+    output::table(&["PAUSED KIND", "IN", "PAUSED"], kinds.iter().map(row).collect(), "")
+}
+
+/// A paused kind as JSON; `queue` is null for every queue.
+pub fn kind_json(pause: &KindPause) -> Value {
+    json!({
+        "kind": pause.kind,
+        "queue": pause.queue,
+        "paused_at": output::instant(pause.paused_at),
+        "paused_by": pause.paused_by,
+        "pause_reason": pause.reason,
+    })
+}
+
+/// A queue as JSON, with the kinds that are paused in it.
+fn with_kinds(queue: &QueueInfo, kinds: &[KindPause]) -> Value {
+    let here = |pause: &&KindPause| pause.queue.as_ref().is_none_or(|name| *name == queue.queue);
+    let mut value = to_json(queue);
+    value["paused_kinds"] = Value::Array(kinds.iter().filter(here).map(kind_json).collect());
+    value
 }
 
 /// The queues as a table.
@@ -180,9 +278,12 @@ fn short(age: Duration) -> String {
 
 fn paused(queue: &QueueInfo, now: SystemTime) -> String {
     let Some(at) = queue.paused_at else { return String::new() };
-    let by = queue.paused_by.as_deref().map(|by| format!(" by {by}")).unwrap_or_default();
-    let reason =
-        queue.pause_reason.as_deref().map(|why| format!(": {}", output::start_of(why, 60))).unwrap_or_default();
+    paused_text(at, queue.paused_by.as_deref(), queue.pause_reason.as_deref(), now)
+}
+
+fn paused_text(at: SystemTime, by: Option<&str>, reason: Option<&str>, now: SystemTime) -> String {
+    let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+    let reason = reason.map(|why| format!(": {}", output::start_of(why, 60))).unwrap_or_default();
     format!("{}{by}{reason}", output::relative(at, now))
 }
 
@@ -262,19 +363,71 @@ async fn set(args: Set) -> Outcome {
 
 async fn pause(args: Pause) -> Outcome {
     let client = args.connection.connect().await?;
-    let changed = client.pause(&args.queue, args.by.as_deref(), args.reason.as_deref()).await?;
-    answer(args.json, &args.queue, changed, "paused", "was paused already")
+    let (by, reason) = (args.by.as_deref(), args.reason.as_deref());
+    let what = What { queue: args.queue.as_deref(), kind: args.kind.as_deref() };
+    let changed = match (what.kind, what.queue) {
+        (Some(kind), queue) => client.pause_kind(kind, queue, by, reason).await?,
+        (None, Some(queue)) => client.pause(queue, by, reason).await?,
+        (None, None) => return Err(nothing_named("pause")),
+    };
+    answer(args.json, what, changed, "paused", "was paused already")
 }
 
 async fn resume(args: Resume) -> Outcome {
-    let changed = args.connection.connect().await?.resume(&args.queue).await?;
-    answer(args.json, &args.queue, changed, "resumed", "was not paused")
+    let client = args.connection.connect().await?;
+    let what = What { queue: args.queue.as_deref(), kind: args.kind.as_deref() };
+    let changed = match (what.kind, what.queue) {
+        (Some(kind), queue) => client.resume_kind(kind, queue).await?,
+        (None, Some(queue)) => client.resume(queue).await?,
+        (None, None) => return Err(nothing_named("resume")),
+    };
+    if let Some(kind) = what.kind {
+        for pause in client.paused_kinds().await?.iter().filter(|pause| pause.kind == kind) {
+            let place =
+                pause.queue.as_ref().map_or("in every queue".to_owned(), |queue| format!("in the queue {queue}"));
+            eprintln!("{kind} is still paused {place}");
+        }
+    }
+    answer(args.json, what, changed, "resumed", "was not paused")
 }
 
-fn answer(json: bool, queue: &str, changed: bool, done: &str, already: &str) -> Outcome {
-    match json {
-        true => output::json(&json!({ "queue": queue, "changed": changed }))?,
-        false => output::line(&format!("{queue} {}", if changed { done } else { already }))?,
+async fn drain(args: Drain) -> Outcome {
+    let client = args.connection.connect().await?;
+    let reason = args.reason.as_deref().or(Some("drained"));
+    let changed = client.pause(&args.queue, args.by.as_deref(), reason).await?;
+    let left = if args.wait { Some(client.drained(&args.queue, args.timeout).await?) } else { None };
+    match args.json {
+        true => output::json(&json!({ "queue": args.queue, "changed": changed, "running": left }))?,
+        false => match left {
+            None => output::line(&format!("{} paused; what runs goes on to its end", args.queue))?,
+            Some(0) => output::line(&format!("{} drained: paused, and nothing of it runs", args.queue))?,
+            Some(left) => output::line(&format!("{} paused; {left} still run", args.queue))?,
+        },
+    }
+    Ok(u8::from(left.is_some_and(|left| left > 0)))
+}
+
+/// What is paused or resumed.
+#[derive(Clone, Copy)]
+struct What<'a> {
+    queue: Option<&'a str>,
+    kind: Option<&'a str>,
+}
+
+fn nothing_named(verb: &str) -> Failure {
+    Failure::Usage(format!("queue {verb}: nothing is named\n        name a queue, or a kind with --kind"))
+}
+
+fn answer(json: bool, what: What<'_>, changed: bool, done: &str, already: &str) -> Outcome {
+    let name = match (what.kind, what.queue) {
+        (Some(kind), Some(queue)) => format!("{kind} in {queue}"),
+        (Some(kind), None) => format!("{kind} in every queue"),
+        (None, queue) => queue.unwrap_or_default().to_owned(),
+    };
+    match (json, what.kind) {
+        (true, None) => output::json(&json!({ "queue": what.queue, "changed": changed }))?,
+        (true, Some(kind)) => output::json(&json!({ "kind": kind, "queue": what.queue, "changed": changed }))?,
+        (false, _) => output::line(&format!("{name} {}", if changed { done } else { already }))?,
     }
     Ok(0)
 }

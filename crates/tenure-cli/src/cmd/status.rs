@@ -27,6 +27,7 @@ pub async fn run(args: Status) -> Outcome {
     let client = args.connection.connect().await?;
     let (server, queues, workers) = (client.server().await?, client.queues().await?, client.workers().await?);
     let unhandled = client.unhandled_kinds().await?;
+    let kinds = client.paused_kinds().await?;
     if args.json {
         output::json(&json!({
             "server_version": server.version,
@@ -37,6 +38,7 @@ pub async fn run(args: Status) -> Outcome {
             "schema_version_known": server.schema_version_known,
             "queues": queues.iter().map(queue::to_json).collect::<Vec<_>>(),
             "unhandled_kinds": unhandled.iter().map(unhandled_json).collect::<Vec<_>>(),
+            "paused_kinds": kinds.iter().map(queue::kind_json).collect::<Vec<_>>(),
             "workers": workers.iter().map(worker_json).collect::<Vec<_>>(),
         }))?;
         return Ok(0);
@@ -55,6 +57,7 @@ pub async fn run(args: Status) -> Outcome {
     ])?;
     output::line("")?;
     queue::print(&queues)?;
+    queue::print_kinds(&kinds)?;
     output::line("")?;
     if !unhandled.is_empty() {
         print_unhandled(&unhandled)?;
@@ -83,7 +86,8 @@ fn unhandled_json(kind: &UnhandledKind) -> Value {
     })
 }
 
-fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
+/// The workers as a table.
+pub fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
     let now = SystemTime::now();
     let row = |worker: &WorkerInfo| {
         vec![
@@ -109,7 +113,8 @@ fn running(worker: &WorkerInfo) -> String {
     }
 }
 
-fn worker_json(worker: &WorkerInfo) -> Value {
+/// A worker as JSON.
+pub fn worker_json(worker: &WorkerInfo) -> Value {
     json!({
         "id": worker.id,
         "name": worker.name,

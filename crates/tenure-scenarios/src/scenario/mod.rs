@@ -1,5 +1,6 @@
 //! The scenarios: one file per area.
 
+pub mod cancel;
 pub mod cost;
 pub mod database;
 pub mod duty;
@@ -11,6 +12,7 @@ pub mod long;
 pub mod names;
 pub mod notify;
 pub mod outage;
+pub mod pause;
 pub mod plans;
 pub mod poison;
 pub mod pooler;

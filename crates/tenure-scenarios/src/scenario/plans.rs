@@ -179,10 +179,13 @@ async fn round(stage: &Stage, hand: &mut Hand) -> BTreeMap<&'static str, Cost> {
     call("progress", format!("select tenure.progress({}, {}, '1')", jobs[2].1, jobs[2].0)).await;
     call("complete", format!("select tenure.complete({}, {})", jobs[2].1, jobs[2].0)).await;
     call("cancel, running", format!("select tenure.cancel({})", jobs[3].1)).await;
+    call("cancel, running, settled", format!("select tenure.cancel_settled({})", jobs[3].1)).await;
     call("fail, cancelled", failure(jobs[3], "cancelled")).await;
     call("release", format!("select * from tenure.release({me}, {})", strips().await)).await;
     call("ended_by", format!("select * from tenure.ended_by(array[{}], array[{}])", jobs[2].0, jobs[2].1)).await;
     call("cancel, waiting", format!("select tenure.cancel({})", jobs[4].1)).await;
+    let none = "array['available'], 'none', 'none', null";
+    call("cancel_many, none", format!("select * from tenure.cancel_many({none}, 'ready')")).await;
     call("requeue", format!("select tenure.requeue({})", jobs[1].1)).await;
     call("heartbeat", format!("select * from tenure.heartbeat({me})")).await;
     call("sleep", format!("select tenure.sleep({me}, array['default'])")).await;

@@ -389,7 +389,7 @@ async fn call(client: &Client, url: &str, verb: Verb, scene: &Scene) -> Result<(
         Verb::Requeue => client.requeue(id, None).await.map(drop),
         Verb::DeadLetters => client.dead_letters(&filter, None, None).await.map(|dead| assert_eq!(dead.len(), 3)),
         Verb::DeadLetter => client.dead_letter(id).await.map(|dead| assert!(dead.is_some())),
-        Verb::RequeueDead => client.requeue_dead(&filter, None, |_| ()).await.map(drop),
+        Verb::RequeueDead => client.requeue_dead(&filter, tenure::RequeuePace::AtOnce, |_| ()).await.map(drop),
         Verb::Discard => client.discard(id).await.map(drop),
         Verb::DiscardDead => client.discard_dead(&filter, |_| ()).await.map(drop),
         Verb::Queues => {

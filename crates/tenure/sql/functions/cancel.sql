@@ -42,6 +42,30 @@ begin
   perform tenure.refuse('TN005', format('job %s moves too fast to be caught', p_job), 'Try again.');
 end $$;
 
+-- cancel_settled: the second look of whoever got 'requested', in a transaction of its own after that of cancel. A verb that was ending the attempt
+-- meanwhile did not see the request: it is waited for, and the job that waits again is cancelled. After 'requested' from here no further attempt
+-- begins. Returns what cancel returns. Locks: the job's lease row FOR KEY SHARE, waited for a second at most, then those of cancel.
+create or replace function tenure.cancel_settled(p_job bigint) returns text
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
+declare
+  c_looks constant integer := 10;
+  v_lease bigint;
+  v_answer text;
+begin
+  for i in 1 .. c_looks loop
+    v_lease := null;
+    select l.id into v_lease from tenure.lease l where tenure.slot_of(l.blocks, l.strip, p_job) is not null limit 1 for key share;
+    v_answer := tenure.cancel(p_job);
+    exit when v_answer <> 'requested'
+      or exists (select from tenure.lease l where l.id = v_lease and tenure.slot_of(l.blocks, l.strip, p_job) is not null);
+  end loop;
+  return v_answer;
+exception when lock_not_available then
+  -- A handler's open transaction holds its lease: it commits the end, or the attempt goes on, and the request is seen by now.
+  return 'requested';
+end $$;
+
 -- take_waiting: takes one job out of ready, later or held. Returns the attempts that it has used; null: it does not wait there.
 create or replace function tenure.take_waiting(p_job bigint) returns smallint
 language plpgsql as $$
@@ -89,18 +113,18 @@ begin
   return null;
 end $$;
 
--- take_cancel_requests: removes the requests for these jobs, and returns the jobs. One that somebody's open transaction holds is passed
--- over: follow_cancels finds it once that has ended.
+-- take_cancel_requests: which of these jobs somebody wants cancelled. Their requests are removed; one that somebody holds counts all the same (a
+-- committed wish is a wish, whoever looks after it at the moment), and follow_cancels removes it once the job has ended.
 create or replace function tenure.take_cancel_requests(p_jobs bigint[]) returns bigint[]
 language plpgsql as $$
 declare
-  v_jobs bigint[];
+  v_jobs bigint[] := array(select c.job_id from tenure.cancel_request c where c.job_id = any(p_jobs) order by c.job_id);
 begin
-  with free as materialized (
-    select c.job_id from tenure.cancel_request c where c.job_id = any(p_jobs) order by c.job_id for update skip locked),
-  gone as (
-    delete from tenure.cancel_request c where c.job_id = any(array(select f.job_id from free f)) returning c.job_id)
-  select coalesce(array_agg(g.job_id), '{}') into v_jobs from gone g;
+  if v_jobs <> '{}' then
+    with free as materialized (
+      select c.job_id from tenure.cancel_request c where c.job_id = any(v_jobs) order by c.job_id for update skip locked)
+    delete from tenure.cancel_request c where c.job_id = any(array(select f.job_id from free f));
+  end if;
   return v_jobs;
 end $$;
 
@@ -148,7 +172,7 @@ begin
       end if;
       select l.worker_id into v_worker from tenure.lease l where tenure.slot_of(l.blocks, l.strip, v_request.job_id) is not null limit 1;
       if found then
-        update tenure.cancel_request c set worker_id = v_worker where c.job_id = v_request.job_id;
+        update tenure.cancel_request c set worker_id = v_worker where c.job_id = v_request.job_id and c.worker_id <> v_worker;
         perform tenure.tell(v_worker, 'cancel ' || v_request.job_id);
       elsif exists (select from tenure.outcome o where o.job_id = v_request.job_id)
          or exists (select from tenure.dead_letter d where d.job_id = v_request.job_id)

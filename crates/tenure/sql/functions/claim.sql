@@ -7,6 +7,8 @@
 --
 -- Three rules: rows are addressed by primary key; a lease is built from what the delete or the cut returned, never from
 -- what was picked (a picked row may be newer than the snapshot, and the delete then misses it); a queue that is paused is not read.
+-- A paused kind is for this claim a kind that the worker does not handle. The trailer names such kinds, so that the worker goes back to the
+-- start of its lanes when one of them is resumed: its cursors have passed over them.
 -- Ids reach the delete and the cut as values with bounds, not by a join: a plan made while the table was empty would walk the whole lane.
 create or replace function tenure.claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[],
                              p_lanes smallint[], p_after bigint[], p_low boolean)
@@ -19,7 +21,12 @@ declare
   c_pieces_max constant integer := 64;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
   v_now timestamptz := clock_timestamp();
   v_xmin text := pg_snapshot_xmin(pg_current_snapshot())::text;
+  v_drained boolean;
   v_paused text[];
+  v_some_kinds_paused boolean;
+  v_paused_kinds text[];   -- side by side: these kinds …
+  v_paused_in text[];      -- … in these queues; null: in every queue
+  v_kinds text[];          -- that are taken from this queue
   v_lanes integer := cardinality(p_lanes);
   v_from bigint[] := p_after;
   v_first bigint[] := array_fill(null::bigint, array[cardinality(p_after)]);
@@ -36,8 +43,13 @@ declare
   v_next_due_ms bigint;
   v_tick_in_ms bigint;
 begin
-  if not exists (select from tenure.worker w
-                 where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now) then
+  -- One statement for all that is looked up before: each one has its price, and most claims find none of it.
+  select w.drained_at is not null, array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null),
+         exists (select from tenure.kind_pause)
+    into v_drained, v_paused, v_some_kinds_paused
+    from tenure.worker w
+    where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now;
+  if not found then
     perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Stop its handlers and register a new worker.');
   end if;
   if cardinality(p_wants) is distinct from cardinality(p_queues) or cardinality(p_after) is distinct from cardinality(p_queues) * v_lanes
@@ -47,11 +59,22 @@ begin
   end if;
   -- A null among the solo kinds must not make a job neither solo nor not.
   p_solo_kinds := array_remove(coalesce(p_solo_kinds, '{}'), null);
-  v_paused := array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null);
+  if v_some_kinds_paused then
+    select array_agg(k.kind), array_agg(k.queue) into v_paused_kinds, v_paused_in from tenure.kind_pause k
+      where k.kind = any(p_kinds) and (k.queue is null or k.queue = any(p_queues));
+  end if;
+  v_kinds := p_kinds;
+  if v_drained then
+    p_wants := array_fill(0, array[cardinality(p_queues)]);
+  end if;
 
   for i in 1 .. cardinality(p_queues) loop
     v_want := least(coalesce(p_wants[i], 0), 1000);
     continue when v_want <= 0 or p_queues[i] = any(v_paused);
+    if v_paused_kinds is not null then
+      v_kinds := tenure.kinds_open(p_kinds, p_queues[i], v_paused_kinds, v_paused_in);
+      continue when v_kinds = '{}';
+    end if;
     for j in 1 .. v_lanes loop
       v_lane := p_lanes[j];
       v_at := (i - 1) * v_lanes + j;
@@ -65,7 +88,7 @@ begin
         with picked as materialized (
           select r.id, r.mask, bit_count(r.mask)::integer as jobs
           from tenure.ready r
-          where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] and r.kind = any(p_kinds)
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] and r.kind = any(v_kinds)
           order by r.id limit v_rows
           for update skip locked),
         sized as (
@@ -134,10 +157,13 @@ begin
       perform pg_current_xact_id();
     end if;
     for i in 1 .. cardinality(p_queues) loop
+      if v_paused_kinds is not null then
+        v_kinds := tenure.kinds_open(p_kinds, p_queues[i], v_paused_kinds, v_paused_in);
+      end if;
       for j in 1 .. v_lanes loop
         v_at := (i - 1) * v_lanes + j;
         -- From where the pass started: a row that somebody holds and may give back was passed over just now.
-        v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j], p_kinds, v_from[v_at]);
+        v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j], v_kinds, v_from[v_at]);
       end loop;
     end loop;
   end if;
@@ -148,6 +174,6 @@ begin
   return query select null::bigint, null::bigint, null::integer, null::text, null::text, null::smallint, null::smallint,
     null::bigint, null::timestamptz, null::text,
     json_build_object('after', p_after, 'first', case when p_low then v_first end, 'xid', pg_current_xact_id_if_assigned()::text, 'xmin', v_xmin,
-                      'next_due_ms', v_next_due_ms, 'paused', v_paused,
+                      'next_due_ms', v_next_due_ms, 'paused', v_paused, 'paused_kinds', v_paused_kinds, 'paused_in', v_paused_in,
                       'tick_due', coalesce(v_tick_in_ms = 0, false), 'tick_in_ms', v_tick_in_ms);
 end $$;

@@ -155,9 +155,9 @@ create or replace function tenure.bury(p_job bigint, p_lease tenure.lease, p_cau
 language plpgsql as $$
 begin
   insert into tenure.dead_letter (job_id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, idempotency_key, origin_id,
-                                  replaces_id, payload, attempt, cause, message, errors, worker_id, lease_id, started_at, died_at)
+                                  replaces_id, payload, attempt, cause, message, fingerprint, errors, worker_id, lease_id, started_at, died_at)
     select j.id, j.queue, j.kind, j.priority, j.max_attempts, j.timeout_ms, j.created_at, j.run_at, tenure.idempotency_key_of(j), j.origin_id,
-           j.replaces_id, j.payload, p_lease.attempt, left(p_cause, 128), tenure.cut_text(p_message), tenure.errors_of(j.id),
+           j.replaces_id, j.payload, p_lease.attempt, left(p_cause, 128), tenure.cut_text(p_message), tenure.fingerprint(p_cause, p_message), tenure.errors_of(j.id),
            p_lease.worker_id, p_lease.id, p_lease.leased_at, p_now
     from tenure.job j where j.id = p_job;
 end $$;

@@ -82,7 +82,7 @@ $$;
 -- worker_list: the workers without their tokens.
 create or replace view tenure.worker_list as
 select w.id, w.name, w.host, w.pid, w.version, w.queues, w.kinds, w.started_at, w.seen_at, w.lease_until, w.lease_ms, w.locked_at is not null as has_lock,
-       case when w.dead_at is not null then 'dead' when w.suspected_at is not null then 'suspected' else 'alive' end as state,
+       case when w.dead_at is not null then 'dead' when w.suspected_at is not null then 'suspected' when w.drained_at is not null then 'drained' else 'alive' end as state,
        (select coalesce(sum(bit_count(l.strip)), 0) from tenure.lease l where l.worker_id = w.id) as running,
        cardinality(w.overrun_jobs) as overruns
 from tenure.worker w;

@@ -12,6 +12,30 @@ begin
   return found;
 end $$;
 
+-- settle_pause: waits until no claim is under way that began before the pauses that are committed now, for p_wait_ms at most. True: none is. Call it
+-- after the pause's transaction, in one of its own. Every claim holds its lock on kind_pause, taken before its snapshot, until its end.
+create or replace function tenure.settle_pause(p_wait_ms integer default 2000) returns boolean
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_end_at constant timestamptz := clock_timestamp() + p_wait_ms * interval '1 millisecond';
+  v_holders text[];
+begin
+  v_holders := array(select k.virtualtransaction from tenure.pause_readers() k);
+  loop
+    v_holders := array(select k.virtualtransaction from tenure.pause_readers() k where k.virtualtransaction = any(v_holders));
+    exit when v_holders = '{}' or clock_timestamp() > v_end_at;
+    perform pg_sleep(0.002);
+  end loop;
+  return v_holders = '{}';
+end $$;
+
+create or replace function tenure.pause_readers() returns table (virtualtransaction text)
+language sql volatile as $$
+  select k.virtualtransaction from pg_locks k
+  where k.locktype = 'relation' and k.database = (select d.oid from pg_database d where d.datname = current_database())
+    and k.relation = 'tenure.kind_pause'::regclass and k.pid <> pg_backend_pid() and k.granted
+$$;
+
 -- resume: the queue is claimed from again. True: it was paused.
 create or replace function tenure.resume(p_queue text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
@@ -22,4 +46,52 @@ begin
   end if;
   perform tenure.tell(s.worker_id, 'work') from tenure.sleeper s where s.queue = p_queue;
   return true;
+end $$;
+
+-- pause_kind: nothing more of a kind is claimed from one queue, or from any (p_queue null), until resume_kind. True: it was not paused so before.
+-- For claims the kind is then one that nobody handles: its jobs are passed over once, whatever their number. Locks: the row in kind_pause.
+create or replace function tenure.pause_kind(p_kind text, p_queue text default null, p_by text default null, p_reason text default null) returns boolean
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
+begin
+  perform tenure.check_name('kind', p_kind);
+  if p_queue is not null then
+    perform tenure.check_name('queue', p_queue);
+  end if;
+  insert into tenure.kind_pause (kind, queue, paused_at, paused_by, pause_reason)
+    values (p_kind, p_queue, clock_timestamp(), coalesce(p_by, session_user), p_reason)
+    on conflict do nothing;
+  return found;
+end $$;
+
+-- resume_kind: undoes the pause_kind that had the same parameters, and no other. True: there was one.
+create or replace function tenure.resume_kind(p_kind text, p_queue text default null) returns boolean
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
+begin
+  delete from tenure.kind_pause k where k.kind = p_kind and k.queue is not distinct from p_queue;
+  if not found then
+    return false;
+  end if;
+  perform tenure.tell(w.worker_id, 'work')
+    from (select distinct s.worker_id from tenure.sleeper s where p_queue is null or s.queue = p_queue) w;
+  return true;
+end $$;
+
+-- kinds_open: those of p_kinds that are not paused in this queue. p_paused and p_in stand side by side; a null in p_in is every queue.
+create or replace function tenure.kinds_open(p_kinds text[], p_queue text, p_paused text[], p_in text[]) returns text[]
+language sql immutable as $$
+  select array(select u.kind from unnest(p_kinds) as u(kind)
+               where not exists (select from unnest(p_paused, p_in) as p(kind, queue) where p.kind = u.kind and coalesce(p.queue, p_queue) = p_queue))
+$$;
+
+-- drain_worker: a worker finishes what it runs and gets nothing more, until p_on is false; a new start of it is a new worker. False: no such
+-- live worker. Locks: the worker's row.
+create or replace function tenure.drain_worker(p_worker bigint, p_on boolean default true) returns boolean
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
+begin
+  update tenure.worker w set drained_at = case when p_on then coalesce(w.drained_at, clock_timestamp()) end
+    where w.id = p_worker and w.dead_at is null;
+  if found and not p_on then
+    perform tenure.tell(p_worker, 'work');
+  end if;
+  return found;
 end $$;

@@ -1,8 +1,9 @@
 -- requeue: an ended job runs again, as a new job that names it; the old id points on. Transition: none -> ready, for the new job.
--- Without p_payload nothing changes and the idempotency key stays; an edited job gets a key of its own. Returns the new id.
+-- Without p_payload nothing changes and the idempotency key stays; an edited job gets a key of its own. With p_run_at in the future it goes to
+-- later (scheduled) until then. Returns the new id.
 -- Errors: TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the dead letter or outcome, shared, so that it is not
 -- removed meanwhile; the row in replacement.
-create or replace function tenure.requeue(p_job bigint, p_payload json default null) returns bigint
+create or replace function tenure.requeue(p_job bigint, p_payload json default null, p_run_at timestamptz default null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
 declare
@@ -34,9 +35,14 @@ begin
     select r.new_id into v_new from tenure.replacement r where r.job_id = p_job;
     perform tenure.refuse('TN005', format('job %s was requeued before, as job %s', p_job, v_new), format('Requeue job %s, once it has ended.', v_new));
   end if;
-  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, idempotency_key, origin_id, replaces_id, payload)
-    values (v_block * 128, v_old.queue, v_old.kind, v_old.priority, v_old.max_attempts, v_old.timeout_ms, v_now,
+  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, idempotency_key, origin_id, replaces_id, payload)
+    values (v_block * 128, v_old.queue, v_old.kind, v_old.priority, v_old.max_attempts, v_old.timeout_ms, v_now, p_run_at,
             case when p_payload is null then v_old.idempotency_key end, v_old.origin_id, p_job, coalesce(p_payload, v_old.payload));
+  if p_run_at > v_now then
+    insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
+      values (v_block, v_block, p_run_at, 's', v_old.queue, v_old.priority, v_old.kind, 0, 0, tenure.mask_fresh(1));
+    return v_block * 128;
+  end if;
   insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
     values (v_old.queue, v_old.priority, v_block, v_old.kind, 0, 0, v_block, tenure.mask_fresh(1));
   perform tenure.wake_one(v_old.queue);

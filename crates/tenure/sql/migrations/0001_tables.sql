@@ -26,6 +26,16 @@ create table tenure.queue (
   keep_dead_ms      bigint constraint queue_keeps_dead_1_s_to_100_years check (keep_dead_ms between 1000 and 3155760000000)
 );
 
+-- Kinds that are paused, everywhere or in one queue. Nothing but claim reads it while jobs run: a few rows, mostly none.
+create table tenure.kind_pause (
+  kind         text not null constraint kind_pause_kind_has_1_to_128_bytes check (octet_length(kind) between 1 and 128),
+  queue        text constraint kind_pause_queue_has_1_to_128_bytes check (octet_length(queue) between 1 and 128),  -- null: in every queue
+  paused_at    timestamptz not null,
+  paused_by    text not null,
+  pause_reason text,
+  constraint kind_pause_key unique nulls not distinct (kind, queue)
+);
+
 create table tenure.job (
   id              bigint primary key,
   queue           text not null constraint job_queue_has_1_to_128_bytes check (octet_length(queue) between 1 and 128),
@@ -102,6 +112,7 @@ create table tenure.worker (
   locked_at    timestamptz,          -- when a connection last took the session lock; null: has none (behind a pooler)
   suspected_at timestamptz,          -- first sighting: the lock is free, or the lease is over
   suspected_by "char" constraint worker_suspicion_is_lock_or_time check (suspected_by in ('l', 't')),
+  drained_at   timestamptz,          -- it finishes what it runs and gets nothing more
   dead_at      timestamptz,          -- second sighting: its leases are being given away; nothing brings it back
   overrun_jobs bigint[] not null default '{}', -- its jobs that should have ended and have not: told by the worker
   left_at      timestamptz           -- it has stopped in order, but for overrun_jobs: they go back when its process ends, at no cost of theirs
@@ -156,6 +167,7 @@ create table tenure.dead_letter (
   attempt         smallint not null,
   cause           text not null,
   message         text not null,
+  fingerprint     text not null,     -- the same for messages that differ in numbers, ids and quoted texts only
   errors          json not null,     -- the recorded attempts, oldest first
   worker_id       bigint,
   lease_id        bigint,
@@ -164,6 +176,7 @@ create table tenure.dead_letter (
 );
 create index dead_letter_died on tenure.dead_letter (died_at, job_id);
 create index dead_letter_queue on tenure.dead_letter (queue, died_at, job_id);  -- retention, by queue
+create index dead_letter_fingerprint on tenure.dead_letter (fingerprint, died_at);
 
 create table tenure.attempt_error (
   job_id      bigint not null,

@@ -3,11 +3,14 @@
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::Client;
 use super::jobs::{column, page_size};
+use crate::lifecycle::State;
 use crate::store::Statement;
-use crate::store::jobs::{DISCARD, DISCARD_DEAD, GET_DEAD, LIST_DEAD, REQUEUE_DEAD};
+use crate::store::jobs::{COUNT_DEAD, DISCARD, DISCARD_DEAD, GET_DEAD, GROUP_DEAD, LIST_DEAD, REQUEUE_DEAD};
+use crate::store::operate::LINE_OF;
 use crate::{Error, ErrorCode, JobId, RawJson};
 
 /// Dead letters moved in one transaction.
@@ -51,6 +54,60 @@ pub struct DeadLetter {
     pub replaces_id: Option<JobId>,
     /// The job that was made from it.
     pub replaced_by: Option<JobId>,
+    /// The same for dead letters with one cause whose messages differ only in numbers, ids and quoted texts.
+    pub fingerprint: String,
+}
+
+/// Dead letters with one cause: their messages differ only in numbers, ids and quoted texts.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeadGroup {
+    /// Names the group in a [`DeadFilter`].
+    pub fingerprint: String,
+    /// How many there are.
+    pub count: u64,
+    /// Why their last attempts ended.
+    pub cause: String,
+    /// Their kinds, by name.
+    pub kinds: Vec<String>,
+    /// When the first of them died.
+    pub first_died_at: SystemTime,
+    /// When the last of them died.
+    pub last_died_at: SystemTime,
+    /// One of them, the one that was enqueued last.
+    pub example: JobId,
+    /// What their messages have in common: the example's start, with `<n>`, `<id>`, `<hex>` and `<text>` in place of
+    /// what differs.
+    pub message: String,
+}
+
+/// A job in the line of those that were made from one another by requeue.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LineJob {
+    /// Its id.
+    pub id: JobId,
+    /// Where it stands; none: it is gone, discarded or removed by retention.
+    pub status: Option<State>,
+    /// Why it died, if it did.
+    pub cause: Option<String>,
+    /// When it was enqueued.
+    pub created_at: Option<SystemTime>,
+    /// When it ended.
+    pub ended_at: Option<SystemTime>,
+}
+
+/// How fast dead letters come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequeuePace {
+    /// All at once.
+    #[default]
+    AtOnce,
+    /// Not more than so many a second, at least 1; the call takes as long.
+    PerSecond(u32),
+    /// Evenly over this time, at most a day: the call is soon done, and the new jobs are scheduled, each a little off
+    /// its place by chance.
+    Over(Duration),
 }
 
 /// Which dead letters are meant: those that have all that is named. Those that were requeued are never among them.
@@ -62,6 +119,8 @@ pub struct DeadFilter {
     kind: Option<String>,
     cause: Option<String>,
     before: Option<SystemTime>,
+    since: Option<SystemTime>,
+    fingerprint: Option<String>,
     everything: bool,
 }
 
@@ -100,8 +159,31 @@ impl DeadFilter {
         self
     }
 
+    /// Only those that died at this instant of the database's clock or after it.
+    pub fn since(mut self, instant: SystemTime) -> Self {
+        self.since = Some(instant);
+        self
+    }
+
+    /// Only those of this group: see [`DeadGroup`].
+    pub fn fingerprint(mut self, fingerprint: impl Into<String>) -> Self {
+        self.fingerprint = Some(fingerprint.into());
+        self
+    }
+
     fn is_empty(&self) -> bool {
-        self.queue.is_none() && self.kind.is_none() && self.cause.is_none() && self.before.is_none()
+        let texts = [&self.queue, &self.kind, &self.cause, &self.fingerprint];
+        texts.iter().all(|text| text.is_none()) && self.before.is_none() && self.since.is_none()
+    }
+
+    /// The first parameters of every statement with a filter.
+    fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
+        vec![&self.queue, &self.kind, &self.cause, &self.before, &self.since, &self.fingerprint]
+    }
+
+    /// What dies from this instant on, perhaps again, is not part of a call that started before.
+    fn until(&self, now: SystemTime) -> DeadFilter {
+        DeadFilter { before: Some(self.before.map_or(now, |before| before.min(now))), ..self.clone() }
     }
 
     fn refuse_accident(&self, verb: &str) -> Result<(), Error> {
@@ -109,8 +191,21 @@ impl DeadFilter {
             false => Ok(()),
             true => Err(Error::bad_input(
                 format!("no filter is given, and {verb} without one means every dead letter"),
-                "name a queue, kind, cause or time; or say so: DeadFilter::all()",
+                "name a queue, kind, cause, fingerprint or time; or say so: DeadFilter::all()",
             )),
+        }
+    }
+}
+
+impl RequeuePace {
+    fn check(self) -> Result<(), Error> {
+        const OVER_MAX: Duration = Duration::from_secs(86_400);
+        match self {
+            RequeuePace::PerSecond(0) => Err(Error::bad_input("per_second is 0", "give at least 1, or AtOnce")),
+            RequeuePace::Over(time) if time > OVER_MAX => {
+                Err(Error::bad_input(format!("{time:?} is longer than a day"), "spread over at most a day"))
+            }
+            RequeuePace::AtOnce | RequeuePace::PerSecond(_) | RequeuePace::Over(_) => Ok(()),
         }
     }
 }
@@ -129,10 +224,67 @@ impl Client {
         let limit = page_size(limit)?;
         let (at, id) = (after.map(|last| last.died_at), after.map(|last| last.id));
         let session = self.session().await?;
-        let rows = session
-            .query(&LIST_DEAD, &[&filter.queue, &filter.kind, &filter.cause, &filter.before, &at, &id, &limit])
-            .await
-            .map_err(|e| Error::store(LIST_DEAD.name, e))?;
+        let mut params = filter.params();
+        params.extend([&at as &(dyn ToSql + Sync), &id, &limit]);
+        let rows = session.query(&LIST_DEAD, &params).await.map_err(|e| Error::store(LIST_DEAD.name, e))?;
+        rows.iter().map(read).collect()
+    }
+
+    /// The dead letters of the filter by cause and message, the most frequent first; `limit` as for
+    /// [`dead_letters`](Self::dead_letters). Groups hold what differs in numbers, ids and quoted texts only.
+    ///
+    /// # Errors
+    /// `BadInput`: the limit.
+    pub async fn dead_groups(&self, filter: &DeadFilter, limit: Option<usize>) -> Result<Vec<DeadGroup>, Error> {
+        let limit = page_size(limit)?;
+        let session = self.session().await?;
+        let mut params = filter.params();
+        params.push(&limit);
+        let rows = session.query(&GROUP_DEAD, &params).await.map_err(|e| Error::store(GROUP_DEAD.name, e))?;
+        let read = |row: &Row| {
+            Ok(DeadGroup {
+                fingerprint: column(row, 0)?,
+                count: column::<i64>(row, 1)?.unsigned_abs(),
+                kinds: column(row, 2)?,
+                first_died_at: column(row, 3)?,
+                last_died_at: column(row, 4)?,
+                example: column(row, 5)?,
+                cause: column(row, 6)?,
+                message: column(row, 7)?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// How many dead letters the filter names now.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn count_dead(&self, filter: &DeadFilter) -> Result<u64, Error> {
+        let session = self.session().await?;
+        let row = session.query_opt(&COUNT_DEAD, &filter.params()).await;
+        let row = row.map_err(|e| Error::store(COUNT_DEAD.name, e))?;
+        row.map_or(Ok(0), |row| Ok(column::<i64>(&row, 0)?.unsigned_abs()))
+    }
+
+    /// The jobs that were made from one another by requeue, this one among them, oldest first, at most 1,000. A single
+    /// job without a status: there is no such job.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn line_of(&self, id: JobId) -> Result<Vec<LineJob>, Error> {
+        let session = self.session().await?;
+        let rows = session.query(&LINE_OF, &[&id]).await.map_err(|e| Error::store(LINE_OF.name, e))?;
+        let read = |row: &Row| {
+            let status: Option<&str> = column(row, 1)?;
+            Ok(LineJob {
+                id: column(row, 0)?,
+                status: status.and_then(State::from_name),
+                cause: column(row, 2)?,
+                created_at: column(row, 3)?,
+                ended_at: column(row, 4)?,
+            })
+        };
         rows.iter().map(read).collect()
     }
 
@@ -146,28 +298,34 @@ impl Client {
         row.map(|row| read(&row)).transpose()
     }
 
-    /// Runs all dead letters of the filter again, a few hundred per transaction, at most `per_second` when given.
-    /// Gives the number. What is done stays done when it fails half way; calling again does the rest.
+    /// Runs all dead letters of the filter again, a few hundred per transaction, at this pace. Gives the number. What is
+    /// done stays done when it fails half way; calling again does the rest.
     ///
     /// `done` is told the old and new ids after each transaction.
     ///
     /// # Errors
-    /// `BadInput`: the filter is empty and not [`DeadFilter::all`], or `per_second` is 0.
+    /// `BadInput`: the filter is empty and not [`DeadFilter::all`], or the pace is outside its range.
     pub async fn requeue_dead(
         &self,
         filter: &DeadFilter,
-        per_second: Option<u32>,
+        pace: RequeuePace,
         mut done: impl FnMut(&[(JobId, JobId)]),
     ) -> Result<usize, Error> {
         filter.refuse_accident("requeue")?;
-        if per_second == Some(0) {
-            return Err(Error::bad_input("per_second is 0", "give at least 1, or nothing for no limit"));
-        }
-        let filter = self.until_now(filter).await?;
-        let chunk = per_second.map_or(CHUNK, |rate| CHUNK.min(rate.into()));
+        pace.check()?;
+        let began = self.now().await?;
+        let filter = filter.until(began);
+        let chunk = if let RequeuePace::PerSecond(rate) = pace { CHUNK.min(rate.into()) } else { CHUNK };
+        let step = match pace {
+            RequeuePace::Over(time) => Some(time.div_f64(self.count_dead(&filter).await?.max(1) as f64)),
+            RequeuePace::AtOnce | RequeuePace::PerSecond(_) => None,
+        };
         let mut count = 0;
         loop {
-            let rows = self.dead_chunk(&REQUEUE_DEAD, &filter, chunk).await?;
+            // The place of each in the line is its time; without a step there is none, and all of them run at once.
+            let from = step.map(|step| began + step.mul_f64(count as f64));
+            let step_ms = step.map(|step| step.as_secs_f64() * 1_000.0);
+            let rows = self.dead_chunk(&REQUEUE_DEAD, &filter, chunk, &[&from, &step_ms]).await?;
             let moved: Vec<(JobId, JobId)> =
                 rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect::<Result<_, Error>>()?;
             done(&moved);
@@ -175,7 +333,7 @@ impl Client {
             if moved.len() < chunk as usize {
                 return Ok(count);
             }
-            if let Some(rate) = per_second {
+            if let RequeuePace::PerSecond(rate) = pace {
                 tokio::time::sleep(Duration::from_secs(1).mul_f64(moved.len() as f64 / f64::from(rate))).await;
             }
         }
@@ -199,10 +357,10 @@ impl Client {
     /// `BadInput`: the filter is empty and not [`DeadFilter::all`].
     pub async fn discard_dead(&self, filter: &DeadFilter, mut done: impl FnMut(&[JobId])) -> Result<usize, Error> {
         filter.refuse_accident("discard")?;
-        let filter = self.until_now(filter).await?;
+        let filter = filter.until(self.now().await?);
         let mut count = 0;
         loop {
-            let rows = self.dead_chunk(&DISCARD_DEAD, &filter, CHUNK).await?;
+            let rows = self.dead_chunk(&DISCARD_DEAD, &filter, CHUNK, &[]).await?;
             let mut gone = Vec::new();
             for row in &rows {
                 if column(row, 1)? {
@@ -217,22 +375,22 @@ impl Client {
         }
     }
 
-    /// What dies from now on, perhaps again, is not part of a call that started before.
-    async fn until_now(&self, filter: &DeadFilter) -> Result<DeadFilter, Error> {
-        let before = match filter.before {
-            Some(before) => before,
-            None => self.now().await?,
-        };
-        Ok(DeadFilter { before: Some(before), ..filter.clone() })
-    }
-
     /// One chunk; tried again when somebody else took one of its dead letters at the same moment.
-    async fn dead_chunk(&self, verb: &'static Statement, filter: &DeadFilter, chunk: i64) -> Result<Vec<Row>, Error> {
+    async fn dead_chunk(
+        &self,
+        verb: &'static Statement,
+        filter: &DeadFilter,
+        chunk: i64,
+        more: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
         const TRIES: usize = 5;
+        let mut params = filter.params();
+        params.push(&chunk);
+        params.extend_from_slice(more);
         let mut tries = 0;
         loop {
             let session = self.session().await?;
-            let rows = session.query(verb, &[&filter.queue, &filter.kind, &filter.cause, &filter.before, &chunk]).await;
+            let rows = session.query(verb, &params).await;
             match rows.map_err(|e| Error::store(verb.name, e)) {
                 Err(error) if matches!(error.code(), ErrorCode::Refused | ErrorCode::Conflict) && tries < TRIES => {
                     tries += 1;
@@ -262,6 +420,7 @@ fn read(row: &Row) -> Result<DeadLetter, Error> {
         origin_id: column(row, 14)?,
         replaces_id: column(row, 15)?,
         replaced_by: column(row, 16)?,
+        fingerprint: column(row, 17)?,
     })
 }
 

@@ -8,7 +8,9 @@ use super::Client;
 use crate::lifecycle::State;
 use crate::model::check_payload;
 use crate::model::limits::LIST_MAX;
+use crate::store::Statement;
 use crate::store::jobs::{ATTEMPT_ERRORS, CANCEL, GET_JOB, LIST_JOBS, REQUEUE};
+use crate::store::operate::CANCEL_SETTLED;
 use crate::{Error, ErrorCode, JobId, RawJson};
 
 /// A job as the view `jobs` shows it.
@@ -168,13 +170,26 @@ impl Client {
         rows.iter().map(read_attempt).collect()
     }
 
-    /// Cancels a job: at once when it waits, through its worker when it runs. An end stays as it is.
+    /// Cancels a job: at once when it waits, through its worker when it runs. An end stays as it is. After
+    /// [`Cancelled::Requested`] no further attempt of the job begins: it ends as cancelled, or as its handler ends it.
     ///
     /// # Errors
     /// `NotFound`: no such job.
     pub async fn cancel(&self, id: JobId) -> Result<Cancelled, Error> {
+        match self.cancel_by(&CANCEL, id).await? {
+            // Its attempt may just have failed, and not have seen the request. Now everybody sees it: a second look
+            // waits for that end and finds the job waiting, or nothing can bring it back.
+            Cancelled::Requested => match self.cancel_by(&CANCEL_SETTLED, id).await? {
+                Cancelled::WasCancelled => Ok(Cancelled::Requested),
+                answer => Ok(answer),
+            },
+            answer => Ok(answer),
+        }
+    }
+
+    async fn cancel_by(&self, verb: &'static Statement, id: JobId) -> Result<Cancelled, Error> {
         let session = self.session().await?;
-        let row = session.query_opt(&CANCEL, &[&id]).await.map_err(|e| Error::store(CANCEL.name, e))?;
+        let row = session.query_opt(verb, &[&id]).await.map_err(|e| Error::store(verb.name, e))?;
         let answer: Option<String> = row.map(|row| column(&row, 0)).transpose()?.flatten();
         match answer.as_deref() {
             Some("cancelled") => Ok(Cancelled::Now),

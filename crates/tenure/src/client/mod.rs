@@ -1,11 +1,13 @@
 //! The verbs of an application: enqueue, look, wait, cancel, pause, requeue, migrate.
 
 mod bulk;
+pub(crate) mod cancel;
 pub(crate) mod dead;
 pub(crate) mod enqueue;
 pub(crate) mod executor;
 pub(crate) mod jobs;
 pub(crate) mod kinds;
+pub(crate) mod pause;
 mod pool;
 pub(crate) mod queues;
 pub(crate) mod retention;

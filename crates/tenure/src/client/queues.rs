@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use super::Client;
 use super::jobs::column;
+use super::pause::refuse_nul;
 use super::retention::Keep;
 use crate::model::limits::LIST_MAX;
 use crate::model::names;
@@ -67,7 +68,7 @@ pub struct WorkerInfo {
     pub lease_until: SystemTime,
     /// Does it hold the lock by which a death is noticed at once?
     pub has_lock: bool,
-    /// `alive`, `suspected` or `dead`.
+    /// `alive`, `suspected`, `drained` (it finishes what it runs) or `dead`.
     pub state: String,
     /// Jobs that it holds.
     pub running: i64,
@@ -118,18 +119,19 @@ impl Client {
         rows.iter().map(read).collect()
     }
 
-    /// Pauses a queue: running jobs finish, nothing more is claimed from it. True: it was not paused before.
+    /// Pauses a queue: running jobs finish, and nothing more is claimed from it by any worker once this has returned.
+    /// True: it was not paused before.
     /// `by` is the database's user when not given.
     ///
     /// # Errors
     /// `BadInput`: the name.
     pub async fn pause(&self, queue: &str, by: Option<&str>, reason: Option<&str>) -> Result<bool, Error> {
         names::check_queue(queue)?;
-        if let Some(text) = [by, reason].into_iter().flatten().find(|text| text.contains('\0')) {
-            return Err(Error::bad_input(format!("{text:?} contains the character NUL"), "leave it out"));
-        }
+        refuse_nul([by, reason])?;
         let session = self.session().await?;
         let row = session.query_opt(&PAUSE, &[&queue, &by, &reason]).await.map_err(|e| Error::store(PAUSE.name, e))?;
+        drop(session);
+        self.settle_pause().await?;
         row.map_or(Ok(false), |row| column(&row, 0))
     }
 

@@ -58,27 +58,56 @@ macro_rules! dead_filter {
     () => {
         " from tenure.dead_letter d left join tenure.replacement x on x.job_id = d.job_id \
          where x.job_id is null and ($1 is null or d.queue = $1) and ($2 is null or d.kind = $2) \
-         and ($3 is null or d.cause = $3) and ($4 is null or d.died_at < $4)"
+         and ($3 is null or d.cause = $3) and ($4 is null or d.died_at < $4) and ($5 is null or d.died_at >= $5) \
+         and ($6 is null or d.fingerprint = $6)"
     };
 }
 
 macro_rules! dead_columns {
     () => {
         "d.job_id, d.kind, d.queue, d.priority, d.attempt, d.max_attempts, d.created_at, d.started_at, d.died_at, d.cause, \
-         d.message, d.errors, d.payload, d.idempotency_key, d.origin_id, d.replaces_id, x.new_id"
+         d.message, d.errors, d.payload, d.idempotency_key, d.origin_id, d.replaces_id, x.new_id, d.fingerprint"
     };
 }
 
-/// Queue, kind and cause (null: any), died before (null: now), after this instant and id, how many. Oldest first.
+/// The parameters of [`dead_filter`]: queue, kind, cause, died before, died since, fingerprint (null: any).
+macro_rules! dead_filter_params {
+    ($($more:expr),*) => {
+        &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::TEXT, $($more),*]
+    };
+}
+
+/// The filter, after this instant and id, how many. Oldest first.
 pub(crate) const LIST_DEAD: Statement = Statement {
     name: "list dead letters",
     sql: concat!(
         "select ",
         dead_columns!(),
         dead_filter!(),
-        " and ($5 is null or (d.died_at, d.job_id) > ($5, $6)) order by d.died_at, d.job_id limit $7"
+        " and ($7 is null or (d.died_at, d.job_id) > ($7, $8)) order by d.died_at, d.job_id limit $9"
     ),
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::INT8, Type::INT8],
+    params: dead_filter_params![Type::TIMESTAMPTZ, Type::INT8, Type::INT8],
+};
+
+/// The filter, how many groups; the largest first. The example is the one that was enqueued last.
+pub(crate) const GROUP_DEAD: Statement = Statement {
+    name: "group dead letters",
+    sql: concat!(
+        "select g.fingerprint, g.letters, g.kinds, g.first_at, g.last_at, g.example, e.cause, tenure.outline(e.message) \
+         from (select d.fingerprint, count(*) as letters, array_agg(distinct d.kind) as kinds, min(d.died_at) as first_at, \
+         max(d.died_at) as last_at, max(d.job_id) as example",
+        dead_filter!(),
+        " group by d.fingerprint order by count(*) desc, d.fingerprint limit $7) g \
+         join tenure.dead_letter e on e.job_id = g.example order by g.letters desc, g.fingerprint"
+    ),
+    params: dead_filter_params![Type::INT8],
+};
+
+/// The filter; how many.
+pub(crate) const COUNT_DEAD: Statement = Statement {
+    name: "count dead letters",
+    sql: concat!("select count(*)", dead_filter!()),
+    params: dead_filter_params!(),
 };
 
 pub(crate) const GET_DEAD: Statement = Statement {
@@ -91,15 +120,17 @@ pub(crate) const GET_DEAD: Statement = Statement {
     params: &[Type::INT8],
 };
 
-/// As [`LIST_DEAD`] without the page; each row: the old id and the new one.
+/// The filter, how many, when the first of them may run (null: at once), and how many milliseconds lie between two;
+/// each row: the old id and the new one.
 pub(crate) const REQUEUE_DEAD: Statement = Statement {
     name: "requeue dead letters",
     sql: concat!(
-        "select d.job_id, tenure.requeue(d.job_id) from (select d.job_id",
+        "select d.job_id, tenure.requeue(d.job_id, null, $8 + (d.place - random()) * $9 * interval '1 millisecond') \
+         from (select d.job_id, row_number() over (order by d.died_at, d.job_id) as place",
         dead_filter!(),
-        " order by d.died_at, d.job_id limit $5) d"
+        " order by d.died_at, d.job_id limit $7) d"
     ),
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::INT8],
+    params: dead_filter_params![Type::INT8, Type::TIMESTAMPTZ, Type::FLOAT8],
 };
 
 /// Each row: the id, and whether it was still there.
@@ -108,9 +139,9 @@ pub(crate) const DISCARD_DEAD: Statement = Statement {
     sql: concat!(
         "select d.job_id, tenure.discard(d.job_id) from (select d.job_id",
         dead_filter!(),
-        " order by d.died_at, d.job_id limit $5) d"
+        " order by d.died_at, d.job_id limit $7) d"
     ),
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::INT8],
+    params: dead_filter_params![Type::INT8],
 };
 
 pub(crate) const QUEUES: Statement = Statement {
@@ -163,6 +194,8 @@ pub(super) static STATEMENTS: &[&Statement] = &[
     &DISCARD,
     &LIST_DEAD,
     &GET_DEAD,
+    &GROUP_DEAD,
+    &COUNT_DEAD,
     &REQUEUE_DEAD,
     &DISCARD_DEAD,
     &QUEUES,

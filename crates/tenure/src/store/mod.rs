@@ -9,6 +9,7 @@ mod failure;
 mod finish;
 pub(crate) mod jobs;
 pub(crate) mod migrate;
+pub(crate) mod operate;
 pub(crate) mod retention;
 mod session;
 mod statement;
@@ -28,10 +29,17 @@ pub(crate) use worker::{ClaimRequest, ClaimedRow, Introduction, Registration, Tr
 /// Every statement that is sent to the server.
 #[cfg(test)]
 fn statements() -> impl Iterator<Item = &'static Statement> {
-    [enqueue::STATEMENTS, jobs::STATEMENTS, retention::STATEMENTS, worker::STATEMENTS, finish::STATEMENTS]
-        .into_iter()
-        .flatten()
-        .copied()
+    [
+        enqueue::STATEMENTS,
+        jobs::STATEMENTS,
+        retention::STATEMENTS,
+        worker::STATEMENTS,
+        finish::STATEMENTS,
+        operate::STATEMENTS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
 
 #[cfg(all(test, feature = "testing"))]

@@ -151,9 +151,19 @@ pub(crate) struct Trailer {
     pub(crate) tick_in_ms: Option<i64>,
     /// Those of the asked queues that are paused.
     pub(crate) paused: Vec<String>,
+    /// Those of the asked kinds that are paused in some of the asked queues; beside them the queue, none: in all.
+    pub(crate) paused_kinds: Option<Vec<String>>,
+    /// See [`paused_kinds`](Self::paused_kinds).
+    pub(crate) paused_in: Option<Vec<Option<String>>>,
 }
 
 impl Trailer {
+    /// The paused kinds, each with its queue.
+    pub(crate) fn kind_pauses(&self) -> Vec<(String, Option<String>)> {
+        let kinds = self.paused_kinds.iter().flatten().cloned();
+        kinds.zip(self.paused_in.iter().flatten().cloned()).collect()
+    }
+
     pub(crate) fn xid(&self) -> Option<u64> {
         self.xid.as_deref()?.parse().ok()
     }

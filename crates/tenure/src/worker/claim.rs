@@ -149,6 +149,8 @@ struct Claimer {
     asleep: Vec<bool>,
     /// Something may have been committed below the cursors.
     low_wanted: bool,
+    /// A kind was resumed: all is to be looked through once more.
+    resumed: bool,
     poll_at: Instant,
     due_at: Option<Instant>,
     /// Time until maintenance was due, at the last claim.
@@ -174,6 +176,7 @@ impl Claimer {
             session: None,
             asleep: vec![false; queues],
             low_wanted: true,
+            resumed: false,
             poll_at: now,
             due_at: None,
             tick_in: None,
@@ -226,6 +229,12 @@ impl Claimer {
         }
         if low {
             self.low_wanted = false;
+        }
+        if std::mem::take(&mut self.resumed) {
+            // This pass still started behind the jobs of the kind that was paused: look again before any sleep.
+            self.low_wanted = true;
+            self.poll_at = Instant::now();
+            return Ok(());
         }
         if got > 0 { self.found(at).await } else { self.nothing_found(at, &wants, low).await }
     }
@@ -326,6 +335,7 @@ impl Claimer {
         jobs.iter().for_each(|job| counts[job.queue] += 1);
         let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| *count >= *want).collect();
         view.cursors.learn(&pass, &trailer, began, Instant::now());
+        let resumed = view.cursors.learn_pauses(&trailer, Instant::now());
         if engine.standing.current().as_ref() == Some(&at.registration) {
             engine.take_in(jobs);
         } else {
@@ -336,6 +346,7 @@ impl Claimer {
         // Short of what was wanted: perhaps the rest is below the cursor.
         let short = full.iter().zip(wants).any(|(full, want)| *want > 0 && !full);
         self.low_wanted |= got > 0 && short && !pass.low;
+        self.resumed |= resumed;
         self.note(&trailer);
         Ok(Passed { got, full })
     }

@@ -61,11 +61,14 @@ pub(super) struct Cursors {
     passes: u64,
     low_next: Instant,
     sweep_next: Instant,
+    /// The kinds that were paused at the last pass, with their queues: their jobs were passed over.
+    paused: Vec<(String, Option<String>)>,
 }
 
 impl Cursors {
     pub(super) fn new(queues: usize, now: Instant) -> Cursors {
-        Cursors { lanes: vec![Lane::default(); queues * LANES.len()], passes: 0, low_next: now, sweep_next: now }
+        let lanes = vec![Lane::default(); queues * LANES.len()];
+        Cursors { lanes, passes: 0, low_next: now, sweep_next: now, paused: Vec::new() }
     }
 
     /// May a low pass start now?
@@ -126,6 +129,18 @@ impl Cursors {
                 lane.pending = Some(Pending { cursor: lane.cursor, x: None });
             }
         }
+    }
+
+    /// Takes note of the kinds that were paused at a pass. True: one is paused no longer. What was passed over for it
+    /// lies below the cursors and the floors, so that the next pass starts from zero.
+    pub(super) fn learn_pauses(&mut self, trailer: &Trailer, now: Instant) -> bool {
+        let paused = trailer.kind_pauses();
+        let resumed = self.paused.iter().any(|pause| !paused.contains(pause));
+        self.paused = paused;
+        if resumed {
+            self.reset(now);
+        }
+        resumed
     }
 
     /// Everything from the start: other kinds, or a database that may be another one.
@@ -257,6 +272,24 @@ mod tests {
         assert_eq!(cursors.lanes[3].cursor, 40, "there is more behind");
         run(&mut cursors, now + LOW_EVERY * 2, true, &trailer(100, None, 7, Some(120)));
         assert_eq!(cursors.lanes[3].cursor, 100, "what is above the cursor is found anyway");
+    }
+
+    #[test]
+    fn when_a_kind_is_resumed_the_next_pass_starts_from_zero() {
+        let (mut cursors, now) = started();
+        let pauses = |kinds: &[&str]| Trailer {
+            paused_kinds: Some(kinds.iter().map(|kind| (*kind).to_owned()).collect()),
+            paused_in: Some(vec![None; kinds.len()]),
+            ..Trailer::default()
+        };
+        run(&mut cursors, now, false, &trailer(100, Some(7), 7, None));
+        assert!(!cursors.learn_pauses(&pauses(&["a", "b"]), now));
+        assert!(!cursors.learn_pauses(&pauses(&["b", "a", "c"]), now));
+        assert_eq!(cursors.pass(false, now).after[3], 100, "another pause changes nothing");
+        assert!(cursors.learn_pauses(&pauses(&["a", "c"]), now));
+        let pass = cursors.pass(false, now);
+        assert_eq!((pass.low, pass.after[3]), (true, 0));
+        assert!(cursors.learn_pauses(&Trailer::default(), now));
     }
 
     #[test]

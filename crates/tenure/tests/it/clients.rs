@@ -8,6 +8,7 @@ use tenure::lifecycle::State;
 use tenure::testing::{TestDatabase, until, with_database};
 use tenure::{
     Cancelled, Client, DeadFilter, Ended, Enqueue, Error, ErrorCode, Executor, JobFilter, JobId, JobOptions, RawJson,
+    RequeuePace,
 };
 use tenure_scenarios::protocol::{Hand, Registration};
 
@@ -288,13 +289,13 @@ async fn dead_letters_are_requeued_and_discarded_by_filter_but_never_by_accident
         let client = db.client().await;
         let dead = bury(db, &client, 250).await;
         for error in [
-            client.requeue_dead(&DeadFilter::new(), None, |_| {}).await.unwrap_err(),
+            client.requeue_dead(&DeadFilter::new(), RequeuePace::AtOnce, |_| {}).await.unwrap_err(),
             client.discard_dead(&DeadFilter::new(), |_| {}).await.unwrap_err(),
         ] {
             assert!(error.to_string().contains("DeadFilter::all()"), "{error}");
         }
         let none = DeadFilter::new().cause("timeout");
-        assert_eq!(client.requeue_dead(&none, None, |_| {}).await.unwrap(), 0);
+        assert_eq!(client.requeue_dead(&none, RequeuePace::AtOnce, |_| {}).await.unwrap(), 0);
 
         let first = client.dead_letters(&DeadFilter::new(), None, Some(100)).await.unwrap();
         let second = client.dead_letters(&DeadFilter::new(), first.last(), Some(1_000)).await.unwrap();
@@ -304,7 +305,8 @@ async fn dead_letters_are_requeued_and_discarded_by_filter_but_never_by_accident
 
         let errors = DeadFilter::new().cause("error").kind("act");
         let mut told = Vec::new();
-        let count = client.requeue_dead(&errors, None, |chunk| told.extend_from_slice(chunk)).await.unwrap();
+        let count =
+            client.requeue_dead(&errors, RequeuePace::AtOnce, |chunk| told.extend_from_slice(chunk)).await.unwrap();
         assert_eq!((count, told.len()), (249, 249));
         assert_eq!(client.dead_letters(&DeadFilter::new(), None, None).await.unwrap().len(), 0);
         assert_eq!(client.discard_dead(&DeadFilter::all(), |_| {}).await.unwrap(), 0);

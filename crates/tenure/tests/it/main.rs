@@ -15,6 +15,7 @@ mod operate;
 mod readme;
 mod retain;
 mod schema;
+mod selections;
 mod worker;
 mod workers;
 

@@ -1,0 +1,77 @@
+//! Statements of the operator's verbs on whole selections: cancel, pause of kinds, drain, groups of dead letters.
+
+use tokio_postgres::types::Type;
+
+use super::statement::Statement;
+
+/// States, queue, kind and instant of the enqueue (null: any), and where the batch before stopped (null: the start).
+pub(crate) const CANCEL_MANY: Statement = Statement {
+    name: "cancel jobs of a selection",
+    sql: "select b.cancelled, b.requested, b.place, b.after from tenure.cancel_many($1, $2, $3, $4, $5, $6) b",
+    params: &[Type::TEXT_ARRAY, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::TEXT, Type::TEXT_ARRAY],
+};
+
+/// The selection as in [`CANCEL_MANY`]; each row: a state and a count.
+pub(crate) const COUNT_JOBS: Statement = Statement {
+    name: "count jobs of a selection",
+    sql: "select c.status, c.jobs from tenure.count_jobs($1, $2, $3, $4) c order by c.status",
+    params: &[Type::TEXT_ARRAY, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ],
+};
+
+pub(crate) const WAITS_FOR: Statement = Statement {
+    name: "ask why the job does not run",
+    sql: "select w.reason, w.explained from tenure.waits_for($1) w",
+    params: &[Type::INT8],
+};
+
+pub(crate) const PAUSE_KIND: Statement = Statement {
+    name: "pause the kind",
+    sql: "select tenure.pause_kind($1, $2, $3, $4)",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT],
+};
+
+pub(crate) const RESUME_KIND: Statement =
+    Statement { name: "resume the kind", sql: "select tenure.resume_kind($1, $2)", params: &[Type::TEXT, Type::TEXT] };
+
+pub(crate) const SETTLE_PAUSE: Statement =
+    Statement { name: "wait for claims under way", sql: "select tenure.settle_pause()", params: &[] };
+
+/// The second look at a job whose worker was asked to cancel it.
+pub(crate) const CANCEL_SETTLED: Statement = Statement {
+    name: "look at the cancelled job again",
+    sql: "select tenure.cancel_settled($1)",
+    params: &[Type::INT8],
+};
+
+pub(crate) const PAUSED_KINDS: Statement = Statement {
+    name: "list paused kinds",
+    sql: "select k.kind, k.queue, k.paused_at, k.paused_by, k.pause_reason from tenure.kind_pause k \
+          order by k.kind, k.queue nulls first limit $1",
+    params: &[Type::INT8],
+};
+
+pub(crate) const DRAIN_WORKER: Statement = Statement {
+    name: "drain the worker",
+    sql: "select tenure.drain_worker($1, $2)",
+    params: &[Type::INT8, Type::BOOL],
+};
+
+pub(crate) const LINE_OF: Statement = Statement {
+    name: "look at the line of the job",
+    sql: "select l.job_id, l.status, l.cause, l.created_at, l.ended_at from tenure.line_of($1) l",
+    params: &[Type::INT8],
+};
+
+#[cfg(test)]
+pub(super) static STATEMENTS: &[&Statement] = &[
+    &CANCEL_MANY,
+    &COUNT_JOBS,
+    &WAITS_FOR,
+    &PAUSE_KIND,
+    &RESUME_KIND,
+    &SETTLE_PAUSE,
+    &CANCEL_SETTLED,
+    &PAUSED_KINDS,
+    &DRAIN_WORKER,
+    &LINE_OF,
+];

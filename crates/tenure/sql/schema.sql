@@ -48,8 +48,8 @@ table dead_letter
   died_at timestamp with time zone not null
   dead_letter_pkey PRIMARY KEY (job_id)
   CREATE INDEX dead_letter_died ON tenure.dead_letter USING btree (died_at, job_id)
-  CREATE INDEX dead_letter_queue ON tenure.dead_letter USING btree (queue, died_at, job_id)
   CREATE INDEX dead_letter_fingerprint ON tenure.dead_letter USING btree (fingerprint, died_at)
+  CREATE INDEX dead_letter_queue ON tenure.dead_letter USING btree (queue, died_at, job_id)
 table duty with (fillfactor=50)
   name text not null
   next_at timestamp with time zone not null
@@ -282,8 +282,8 @@ function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms in
 function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms bigint, dead_ms bigint)
 function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
-function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left boolean) returns boolean
 function line_of(p_job bigint) returns TABLE(job_id bigint, status text, cause text, created_at timestamp with time zone, ended_at timestamp with time zone)
+function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left boolean) returns boolean
 function partitions() returns integer
 function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
 function pause_kind(p_kind text, p_queue text DEFAULT NULL::text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
@@ -296,16 +296,14 @@ function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit 
 function requeue(p_job bigint, p_payload json DEFAULT NULL::json, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint
 function rescue(p_limit integer DEFAULT 1000) returns json
 function resume(p_queue text) returns boolean
+function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boolean
 function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
-function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
-function tick(p_worker bigint) returns json
-function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
-function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boolean
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
+function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
 function waits_for(p_job bigint) returns TABLE(reason text, explained text)
 function wake(p_worker bigint, p_token uuid) returns void
 function walk_anew(p_exact boolean DEFAULT true) returns void
@@ -333,9 +331,9 @@ function declare_dead() returns integer
 function drop_range(p_first bigint) returns bigint
 function drop_ranges() returns integer
 function empty_range(r tenure.partition) returns tenure.partition
+function end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
 function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
 function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
-function end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text

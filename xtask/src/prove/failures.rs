@@ -2,14 +2,15 @@
 
 use anyhow::Result;
 use tenure_scenarios::scenario::{
-    database, duty, freeze, handling, kill, long, notify, outage, plans, pooler, race, sweep, sweep_worker, unknown,
+    cancel, database, duty, freeze, handling, kill, long, notify, outage, pause, plans, poison, pooler, race,
+    retention, sweep, sweep_worker, unknown,
 };
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Bound, Measure, Size};
 
 use super::engine::behind_a_pooler;
 use super::parts::{self, Part, is_chosen, on_own_server, part, wait_for};
-use super::{Options, table};
+use super::{Options, model, table};
 use crate::chaos;
 
 /// The seeds of the chaos runs, and how many minutes each breaks things.
@@ -53,6 +54,18 @@ fn parts() -> Vec<Part> {
         part!("plans", plans::plans_stay_right, alone, full_only),
         part!("kinds", duty::unknown_kinds, full_only),
         part!("shutdown", duty::shutdown, full_only),
+        part!("poison among slow jobs", poison::among_slow_jobs, full_only),
+        part!("poison at its first instruction", poison::at_the_first_instruction, full_only),
+        part!("poison among quick jobs", poison::among_quick_jobs, full_only),
+        part!("cancels", cancel::cancels_at_random, full_only),
+        part!("pause", pause::pauses_hold_everywhere, full_only),
+        part!("paused kind", pause::paused_kind_is_passed_over_once, alone, full_only),
+        part!("requeue spread", pause::requeue_spread, full_only),
+        part!("retention", retention::whole_ranges_under_load, alone, full_only),
+        part!("retention by rows", retention::row_by_row, alone, full_only),
+        part!("retention beside a read", retention::beside_a_long_read, alone, full_only),
+        part!("retention plateau", retention::plateau, alone, full_only),
+        Part { name: "model", quick: false, alone: true, play: model::checked },
         Part { name: "pooler", quick: false, alone: false, play: behind_a_pooler },
         Part { name: "verbs behind a pooler", quick: false, alone: false, play: verbs_behind_a_pooler },
     ]

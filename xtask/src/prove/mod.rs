@@ -9,6 +9,8 @@ mod failures;
 #[cfg(feature = "prove")]
 mod layout;
 #[cfg(feature = "prove")]
+mod model;
+#[cfg(feature = "prove")]
 mod parts;
 #[cfg(feature = "prove")]
 pub(crate) mod table;

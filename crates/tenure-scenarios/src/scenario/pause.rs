@@ -129,12 +129,14 @@ pub async fn requeue_spread(stage: &Stage) -> Vec<Measure> {
     let count = size::SPREAD.at(stage.size);
     bury(stage, count).await;
     let client = stage.db.client().await;
-    let began: SystemTime = stage.one("select clock_timestamp()", &[]).await;
     let pace = RequeuePace::Over(Duration::from_secs(MINUTES * 60));
     let requeued = client.requeue_dead(&DeadFilter::all(), pace, |_| {}).await.expect("requeued");
-    let minutes = "select count(*) from tenure.jobs where replaces_id is not null
-        group by floor(extract(epoch from run_at - $1) / 60) order by floor(extract(epoch from run_at - $1) / 60)";
-    let rows = stage.sql.query(minutes, &[&began]).await.expect("minutes");
+    // Minutes count from the first; one that was due at once has no time of its own.
+    let minutes = "select count(*) from (
+            select floor(extract(epoch from due - min(due) over ()) / 60) as minute
+            from (select coalesce(run_at, created_at) as due from tenure.jobs where replaces_id is not null) j) m
+        group by minute order by minute";
+    let rows = stage.sql.query(minutes, &[]).await.expect("minutes");
     let minutes: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     let (least, most) = (minutes.iter().min().copied().unwrap_or(0), minutes.iter().max().copied().unwrap_or(0));
     vec![

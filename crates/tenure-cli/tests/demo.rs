@@ -119,6 +119,7 @@ fn wait_until(mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < PATIENCE, "it did not come true within {PATIENCE:?}");
+        // sleep: between two looks at processes of others, until a deadline.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -138,6 +138,7 @@ pub(crate) fn end_orphan(home: &Home) -> Result<()> {
         unsafe { libc::kill(running.pid, signal) };
         let begun = Instant::now();
         while home.running().is_some() && begun.elapsed() < time {
+            // sleep: the server writes its state into a file and tells nobody.
             thread::sleep(LOOK_EVERY);
         }
     }

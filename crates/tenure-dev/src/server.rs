@@ -306,6 +306,7 @@ fn join(options: &Options, home: Home, cluster: Option<Cluster>) -> Result<Serve
                  folder with --data-dir",
                 home.dir.display()
             ),
+            // sleep: a lock on a file of another process has no signal; until a deadline.
             _ => thread::sleep(Duration::from_millis(20)),
         }
     };

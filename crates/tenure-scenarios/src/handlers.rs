@@ -159,10 +159,12 @@ impl Hands {
                 null
             }
             Act::Block { ms } => {
+                // sleep: the work of a handler that blocks.
                 std::thread::sleep(Duration::from_millis(ms));
                 null
             }
             Act::Thread { ms } => {
+                // sleep: the work of a handler that blocks, in a thread of its own.
                 ctx.spawn_blocking(move || std::thread::sleep(Duration::from_millis(ms))).await;
                 null
             }
@@ -329,6 +331,7 @@ async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Er
 }
 
 async fn pause(ms: u64) {
+    // sleep: the work of a handler.
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 

@@ -118,6 +118,7 @@ async fn serve(dev: &Dev, server: &Server, signals: &mut Signals) -> Outcome {
     loop {
         tokio::select! {
             _ = signals.next() => return Ok(0),
+            // sleep: a process that is not our child ends without telling anybody.
             () = tokio::time::sleep(LOOK_EVERY) => if !server.is_running() {
                 let log = server.home().join("server.log");
                 return Err(anyhow!("the server has stopped by itself; its log is {}", log.display()).into());

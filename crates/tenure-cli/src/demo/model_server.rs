@@ -190,6 +190,7 @@ async fn embeddings(State(server): State<Arc<Server>>, headers: HeaderMap, Json(
     };
     let mood = mood(server.seed, &key, asked);
     if mood == Mood::Slow {
+        // sleep: the slowness that a real provider shows now and then.
         tokio::time::sleep(slowness(server.seed, &key, asked)).await;
     }
     *server.book().requests.entry(mood.name().to_owned()).or_default() += 1;

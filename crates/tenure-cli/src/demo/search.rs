@@ -69,6 +69,7 @@ async fn vector_of(model: &ModelClient, run: &str, query: &str) -> Result<Vec<f3
         }
         let asked_for = fail.verdict().delay(std::time::SystemTime::now());
         let delay = asked_for.unwrap_or_else(|| super::pipeline::retry_policy().delay(attempt, fastrand::f64()));
+        // sleep: the provider said how long to wait.
         tokio::time::sleep(delay.min(Duration::from_secs(5))).await;
     }
     bail!("the model server gave no vector for the search: {last}")

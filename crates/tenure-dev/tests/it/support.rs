@@ -58,6 +58,7 @@ pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
+        // sleep: between two looks at processes of others, until a deadline.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

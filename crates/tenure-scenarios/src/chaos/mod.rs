@@ -69,7 +69,7 @@ pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
         let mut told = 0;
         while begin.elapsed() < chaos.time {
             let (pause, action) = script.draw();
-            tokio::time::sleep(pause).await; // the pace of chaos
+            tokio::time::sleep(pause).await; // sleep: the pace of chaos
             company.play(action, &mut server).await;
             let minutes = begin.elapsed().as_secs() / 60;
             if minutes > told {

@@ -70,6 +70,7 @@ async fn produce(options: &ProducerOptions) {
             // Unknown whether it was done: nothing was told, so nothing is claimed.
             Err(error) => eprintln!("{error:#}"),
         }
+        // sleep: the rate of the load, nothing waits on it.
         tokio::time::sleep(options.pause).await;
     }
 }

@@ -20,7 +20,7 @@ const BUNDLES: [usize; 4] = [1, 7, 93, 100];
 /// Waiting jobs above which no more are enqueued.
 const WAITING_MAX: i64 = 5_000;
 /// How long the jobs that are left may take once the fire is over.
-const DRAIN: Duration = Duration::from_secs(240);
+const DRAIN: Duration = Duration::from_secs(60);
 
 /// What all sessions share.
 struct Field<'a> {

@@ -40,11 +40,6 @@ pub async fn plans_stay_right(stage: &Stage) -> Vec<Measure> {
     report(jobs, &small, &large)
 }
 
-/// What people ask about one job by its id, and no worker does. A running job is found by a look through the leases, so this grows with
-/// the jobs that run, and with the leases of the last minutes that vacuum has not removed yet. An index from blocks to leases
-/// would make each claim and each end dearer.
-const LOOKS_THROUGH_LEASES: [&str; 3] = ["get", "cancel, running", "cancel, running, settled"];
-
 fn report(jobs: usize, small: &BTreeMap<&'static str, Cost>, large: &BTreeMap<&'static str, Cost>) -> Vec<Measure> {
     let growth = |name: &&'static str| large[name].buffers / f64::max(small[name].buffers, FEW);
     let scanned: f64 = large.values().map(|cost| cost.rows_scanned).sum();
@@ -56,15 +51,9 @@ fn report(jobs: usize, small: &BTreeMap<&'static str, Cost>, large: &BTreeMap<&'
             "",
         ),
         Measure::new(
-            format!("buffers of a call at {jobs} jobs against a tenth of them, the worst hot verb"),
+            format!("buffers of a call at {jobs} jobs against a tenth of them, the worst verb"),
             Bound::AtMost(1.5),
-            large.keys().filter(|name| !LOOKS_THROUGH_LEASES.contains(name)).map(growth).fold(0.0, f64::max),
-            "x",
-        ),
-        Measure::new(
-            "the same for what people ask about one running job",
-            Bound::Shown,
-            LOOKS_THROUGH_LEASES.iter().map(growth).fold(0.0, f64::max),
+            large.keys().map(growth).fold(0.0, f64::max),
             "x",
         ),
         Measure::new("buffers of a claim of 100", Bound::AtMost(200.0), large["claim 100"].buffers, ""),

@@ -3,7 +3,7 @@
 create or replace function tenure.running_in(p_blocks bigint[], p_strip bit varying) returns table (job_id bigint)
 language sql stable rows 10 set search_path = pg_catalog, pg_temp as $$ select n.job_id from tenure.jobs_in(p_blocks, p_strip) n $$;
 
--- jobs: the plain view of one row per job with a status. Read-only; cheap for one id and for one status. Each branch is one table of state, so that
+-- jobs: the plain view of one row per job with a status. Read-only; cheap for one id (a look through the leases aside) and for one status. Each branch is one table of state, so that
 -- a condition on status leaves the other tables alone, and joins by ranges of ids as well as by block, so that either side can lead.
 create or replace view tenure.jobs as
 with state as (

@@ -1,11 +1,11 @@
 //! `cargo xtask setup`: installs what is missing, or says exactly what to type.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use tenure_dev::{
-    Binaries, Consent, FETCHED_MAJOR, Installer, MAJOR_MAX, MAJOR_MIN, find_binaries, installer, obtain_binaries,
+    Binaries, Consent, FETCHED_MAJOR, Installer, MAJOR_MAX, MAJOR_MIN, find_binaries, find_pgbouncer, installer,
+    obtain_binaries,
 };
 
 use crate::{child, say};
@@ -107,17 +107,18 @@ fn run_quietly(prefix: &[&str], words: &[&str]) -> Result<()> {
     child::run(Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stdout(std::io::stderr()))
 }
 
-/// PgBouncer, behind which some tests run: installed on Debian where that is permitted. Without it those tests say that
-/// they did not run.
-pub(crate) fn pooler() {
-    let is_here = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].iter().any(|path| Path::new(path).exists());
+/// PgBouncer, behind which some tests run: installed on Debian where that is permitted. Says whether it is here.
+pub(crate) fn pooler() -> bool {
     let debian = installer().filter(|installer| installer.program == "apt-get");
-    if !is_here && let Some(prefix) = debian.as_ref().and_then(permission) {
+    if find_pgbouncer().is_none()
+        && let Some(prefix) = debian.as_ref().and_then(permission)
+    {
         say("PgBouncer is not here; installing it with apt-get");
         if let Err(error) = install_debian(&prefix, "pgbouncer") {
             say(&format!("{error:#}"));
         }
     }
+    find_pgbouncer().is_some()
 }
 
 fn what_to_type(installer: Option<&Installer>) -> String {

@@ -21,11 +21,15 @@ pub(crate) struct Test {
 /// Runs the examples of the documentation, then the tests on each version.
 pub(crate) fn run(test: &Test) -> Result<()> {
     let versions = versions(&test.pg)?;
-    setup::pooler();
+    let pooler = setup::pooler();
     let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
     say(&format!("testing on PostgreSQL {}", names.join(" and ")));
     for (n, binaries) in versions.iter().enumerate() {
-        run_on(binaries, n == 0, &test.runner).with_context(|| format!("on PostgreSQL {}", binaries.version))?;
+        run_on(binaries, n == 0, pooler, &test.runner)
+            .with_context(|| format!("on PostgreSQL {}", binaries.version))?;
+    }
+    if !pooler {
+        say("the tests behind PgBouncer did not run: it is not installed (apt-get install pgbouncer)");
     }
     say(&format!("passed on PostgreSQL {}", names.join(" and ")));
     Ok(())
@@ -54,7 +58,7 @@ fn versions(wanted: &[u32]) -> Result<Vec<Binaries>> {
 }
 
 /// The first version gets everything; a further one only what talks to the database.
-fn run_on(binaries: &Binaries, first: bool, runner: &[String]) -> Result<()> {
+fn run_on(binaries: &Binaries, first: bool, pooler: bool, runner: &[String]) -> Result<()> {
     let options = Options {
         ephemeral: true,
         // The tests crash servers, never the machine.
@@ -67,6 +71,9 @@ fn run_on(binaries: &Binaries, first: bool, runner: &[String]) -> Result<()> {
     let on_server = |mut command: Command| {
         // Servers that tests start themselves are of the same version.
         command.env("DATABASE_URL", server.url()).env("TENURE_PG_BIN", &binaries.dir).current_dir(child::workspace());
+        if !pooler {
+            command.env("TENURE_WITHOUT_POOLER", "1");
+        }
         child::run(&mut command)
     };
     // The examples come first: the runner's summary is what should stand at the end.

@@ -72,6 +72,14 @@ pub fn find_binaries(major: Option<u32>) -> Result<Binaries> {
     obtain_binaries(major, Consent::No, |_| {})
 }
 
+/// Where PgBouncer is, the pooler behind which some tests run; `None` when it is not installed.
+pub fn find_pgbouncer() -> Option<PathBuf> {
+    ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer", "/opt/homebrew/bin/pgbouncer"]
+        .iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists())
+}
+
 /// As [`find_binaries`], and fetches version [`FETCHED_MAJOR`] when none is here and `consent` allows it. `say` gets
 /// a line when that begins.
 ///

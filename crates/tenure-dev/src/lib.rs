@@ -40,5 +40,5 @@ mod server;
 pub use advice::{Installer, installer};
 pub use archive::install_archive;
 pub use fetch::{Consent, FETCHED_MAJOR};
-pub use find::{Binaries, MAJOR_MAX, MAJOR_MIN, find_binaries, obtain_binaries};
+pub use find::{Binaries, MAJOR_MAX, MAJOR_MIN, find_binaries, find_pgbouncer, obtain_binaries};
 pub use server::{Options, Server};

@@ -299,6 +299,7 @@ function resume(p_queue text) returns boolean
 function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boolean
 function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
+function running_jobs() returns TABLE(job_id bigint, attempt smallint, leased_at timestamp with time zone, worker_id bigint)
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
@@ -352,6 +353,7 @@ function keep_longest() returns interval
 function keep_shortest() returns interval
 function kinds_open(p_kinds text[], p_queue text, p_paused text[], p_in text[]) returns text[]
 function lane_of(p_priority smallint, p_flags smallint) returns smallint
+function lease_of(p_job bigint) returns tenure.lease
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
 function limit_idle(p_ms bigint) returns void
 function live_in(p_first bigint, p_end bigint, p_limit integer) returns bigint[]
@@ -379,7 +381,6 @@ function rescue_lease(p_lease bigint) returns bigint
 function rescue_orphans(p_limit integer) returns bigint
 function retain_dead(p_limit integer) returns bigint
 function retain_range(p_limit integer) returns TABLE(removed bigint, emptied integer)
-function running_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint)
 function second_sighting_at(w tenure.worker) returns timestamp with time zone
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer

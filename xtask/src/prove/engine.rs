@@ -5,10 +5,11 @@ use tenure_scenarios::scenario::{
     cost, duty, fire, freeze, handling, kill, long, names, notify, outage, plans, pooler,
 };
 use tenure_scenarios::stage::on_stage_of;
-use tenure_scenarios::{Bound, Measure, Size};
+use tenure_scenarios::{Measure, Size};
 
 use super::parts::{self, Part, is_chosen, on_own_server, part, wait_for};
 use super::{Options, demo, table};
+use crate::setup;
 
 fn parts() -> Vec<Part> {
     vec![
@@ -53,11 +54,9 @@ fn under_fire(url: &str, size: Size, want: i32) -> Vec<Measure> {
     wait_for(on_stage_of(url, size, async |stage| fire::claims_under_fire(stage, want).await))
 }
 
-/// Behind a pooler, where there is one.
+/// Behind a pooler, which is installed where that is permitted; without one the part fails.
 pub(super) fn behind_a_pooler(url: &str, size: Size) -> Vec<Measure> {
-    if pooler::program().is_none() {
-        return vec![Measure::new("behind a pooler: PgBouncer is installed", Bound::Exactly(1.0), 0.0, "")];
-    }
+    setup::pooler();
     wait_for(on_stage_of(url, size, async |stage| pooler::behind_a_pooler(stage).await))
 }
 

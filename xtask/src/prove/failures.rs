@@ -11,7 +11,7 @@ use tenure_scenarios::{Bound, Measure, Size};
 use super::engine::behind_a_pooler;
 use super::parts::{self, Part, is_chosen, on_own_server, part, wait_for};
 use super::{Options, model, table};
-use crate::chaos;
+use crate::{chaos, setup};
 
 /// The seeds of the chaos runs, and how many minutes each breaks things.
 const SEEDS: [u64; 3] = [11, 22, 33];
@@ -72,9 +72,7 @@ fn parts() -> Vec<Part> {
 }
 
 fn verbs_behind_a_pooler(url: &str, size: Size) -> Vec<Measure> {
-    if pooler::program().is_none() {
-        return vec![Measure::new("verbs behind a pooler: PgBouncer is installed", Bound::Exactly(1.0), 0.0, "")];
-    }
+    setup::pooler();
     wait_for(on_stage_of(url, size, async |stage| pooler::functions_behind_a_pooler(stage).await))
 }
 

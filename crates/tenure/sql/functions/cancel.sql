@@ -17,8 +17,8 @@ begin
       insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, v_now);
       return 'cancelled';
     end if;
-    select l.worker_id into v_worker from tenure.lease l where tenure.slot_of(l.blocks, l.strip, p_job) is not null limit 1;
-    if found then
+    v_worker := (tenure.lease_of(p_job)).worker_id;
+    if v_worker is not null then
       -- A look first: whoever asks again holds no lock on the request that rescue would meet.
       if not exists (select from tenure.cancel_request c where c.job_id = p_job and c.worker_id = v_worker) then
         insert into tenure.cancel_request (job_id, worker_id) values (p_job, v_worker)
@@ -54,8 +54,8 @@ declare
   v_answer text;
 begin
   for i in 1 .. c_looks loop
-    v_lease := null;
-    select l.id into v_lease from tenure.lease l where tenure.slot_of(l.blocks, l.strip, p_job) is not null limit 1 for key share;
+    v_lease := (tenure.lease_of(p_job)).id;
+    perform from tenure.lease l where l.id = v_lease for key share;
     v_answer := tenure.cancel(p_job);
     exit when v_answer <> 'requested'
       or exists (select from tenure.lease l where l.id = v_lease and tenure.slot_of(l.blocks, l.strip, p_job) is not null);
@@ -163,15 +163,14 @@ begin
   loop
     exit when clock_timestamp() > v_end_at;
     begin
-      v_worker := null;
       v_attempt := tenure.take_waiting(v_request.job_id);
       if v_attempt is not null then
         insert into tenure.outcome (job_id, state, attempt, finished_at) values (v_request.job_id, 'x', v_attempt, clock_timestamp());
         delete from tenure.cancel_request c where c.job_id = v_request.job_id;
         continue;
       end if;
-      select l.worker_id into v_worker from tenure.lease l where tenure.slot_of(l.blocks, l.strip, v_request.job_id) is not null limit 1;
-      if found then
+      v_worker := (tenure.lease_of(v_request.job_id)).worker_id;
+      if v_worker is not null then
         update tenure.cancel_request c set worker_id = v_worker where c.job_id = v_request.job_id and c.worker_id <> v_worker;
         perform tenure.tell(v_worker, 'cancel ' || v_request.job_id);
       elsif exists (select from tenure.outcome o where o.job_id = v_request.job_id)

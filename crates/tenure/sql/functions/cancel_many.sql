@@ -171,7 +171,7 @@ begin
     select l.* into v_lease from tenure.lease l where l.id = v_row.id for key share skip locked;
     continue when v_lease.id is null and not exists (select from tenure.lease l where l.id = v_row.id);
     v_jobs := array(
-      select n.job_id from tenure.running_in(coalesce(v_lease.blocks, v_row.blocks), coalesce(v_lease.strip, v_row.strip)) n
+      select n.job_id from tenure.jobs_in(coalesce(v_lease.blocks, v_row.blocks), coalesce(v_lease.strip, v_row.strip)) n
       where (p_before is null or exists (select from tenure.job j where j.id = n.job_id and j.created_at < p_before))
         and not exists (select from tenure.cancel_request c where c.job_id = n.job_id and c.worker_id = v_row.worker_id)
       order by n.job_id);

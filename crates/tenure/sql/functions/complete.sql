@@ -5,14 +5,15 @@
 -- unanswered report did it, or the lease is lost. No row: all done.
 -- Locks: the lease rows. The lease row is the arbiter: rescue, cancel and a handler's own transaction take it too, one wins.
 -- By primary key alone (worker_id + 0): the index by worker leads over all that this worker ever had and somebody's old snapshot keeps.
--- A lease row that a handler's open transaction holds is not waited for longer than a second (55P03: report the others first).
+-- A lease row that a handler's open transaction holds is not waited for longer than a tenth of a second, since
+-- the worker's claims wait behind this call (55P03: report the others first).
 -- Errors: TN002 when the arrays do not fit each other, or a lease is named twice.
 -- A clock that was set back, or that of another host after a failover, makes no job end before it started.
 create or replace function tenure.complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[],
                                      p_result_jobs bigint[], p_results json[])
 returns table (lease_id bigint, strip bit varying)
 language plpgsql security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
   v_now timestamptz := clock_timestamp();

@@ -5,10 +5,10 @@
 -- A retry without delay_ms waits min(1 h, 2 s * 2^(attempt - 1)) plus up to 25 %. A retry of the last attempt is a death. A job
 -- that somebody wants cancelled is not retried. Returns a status per entry, in their order: 'retrying', 'snoozed', 'dead', 'cancelled',
 -- 'already' (this lease reported it before) or 'lost'. Locks: the lease rows, in the order of their ids, then inserts; none is waited
--- for longer than a second (55P03: report the others first).
+-- for longer than a tenth of a second (55P03: report the others first).
 create or replace function tenure.fail(p_worker bigint, p_token uuid, p_failures json) returns table (job_id bigint, status text)
 language plpgsql security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
   v_alive boolean := tenure.is_alive(p_worker, p_token);

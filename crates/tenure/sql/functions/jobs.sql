@@ -1,9 +1,11 @@
--- running_in: jobs_in with an estimate. Its text is not put in place of the call (it has a setting), so that the planner believes the number of rows:
--- otherwise a look at one job was expected to cost millions of rows, and was compiled (jit) for 90 ms before it ran for 1.
-create or replace function tenure.running_in(p_blocks bigint[], p_strip bit varying) returns table (job_id bigint)
-language sql stable rows 10 set search_path = pg_catalog, pg_temp as $$ select n.job_id from tenure.jobs_in(p_blocks, p_strip) n $$;
+-- running_jobs: one row per running job, for the view. It reads the leases as lease_of does, and for the same reason.
+create or replace function tenure.running_jobs() returns table (job_id bigint, attempt smallint, leased_at timestamptz, worker_id bigint)
+language sql stable rows 1000 security definer
+set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+  select n.job_id, l.attempt, l.leased_at, l.worker_id from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n where l.id > 0
+$$;
 
--- jobs: the plain view of one row per job with a status. Read-only; cheap for one id (a look through the leases aside) and for one status. Each branch is one table of state, so that
+-- jobs: the plain view of one row per job with a status. Read-only; cheap for one id (what runs at the moment is looked through) and for one status. Each branch is one table of state, so that
 -- a condition on status leaves the other tables alone, and joins by ranges of ids as well as by block, so that either side can lead.
 create or replace view tenure.jobs as
 with state as (
@@ -24,8 +26,8 @@ with state as (
     from tenure.held h join tenure.job j on j.id >= h.block * 128 and j.id < h.block * 128 + 128 and h.block = j.id >> 7
     where get_bit(h.mask, (j.id & 127)::integer) = 1
   union all
-  select n.job_id, 'running', l.attempt, l.leased_at, null, l.worker_id, null, null
-    from tenure.lease l cross join lateral tenure.running_in(l.blocks, l.strip) n
+  select l.job_id, 'running', l.attempt, l.leased_at, null, l.worker_id, null, null
+    from tenure.running_jobs() l
   union all
   select o.job_id, case o.state when 'c' then 'completed' else 'cancelled' end, o.attempt, o.started_at, o.finished_at, o.worker_id, o.result, null
     from tenure.outcome o

@@ -17,6 +17,19 @@ language sql immutable as $$
   where b.block = p_job >> 7 and get_bit(p_strip, s.slot) = 1
 $$;
 
+-- lease_of: the lease under which a job runs; all null: none. It reads the leases along their primary key, once: the index entry of a lease that
+-- has gone is marked when it is met first and costs nothing from then on, whereas the table keeps every page that it once needed, until a vacuum.
+create or replace function tenure.lease_of(p_job bigint) returns tenure.lease
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  v_lease tenure.lease;
+begin
+  select l.* into v_lease from tenure.lease l
+    where l.id > 0 and p_job >> 7 = any(l.blocks) and tenure.slot_of(l.blocks, l.strip, p_job) is not null limit 1;
+  return v_lease;
+end $$;
+
 -- Refuses reports whose arrays do not fit each other: what lacks a strip would count as done.
 create or replace function tenure.check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
 language plpgsql immutable as $$

@@ -1,12 +1,12 @@
 -- release: gives jobs back that were not run, or not to their end, for no fault of theirs. Transition: lease -> ready, in the
 -- urgent lane, with the attempt not used; -> outcome (cancelled) when somebody wants it cancelled, for the next worker would not know of
 -- that. Parameters as complete_many. Returns the slots that the lease no longer held.
--- Locks: the lease rows in the order given; none is waited for longer than a second (55P03: release the others first).
+-- Locks: the lease rows in the order given; none is waited for longer than a tenth of a second (55P03: release the others first).
 -- Errors: TN002 when the arrays do not fit each other.
 create or replace function tenure.release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[])
 returns table (lease_id bigint, strip bit varying)
 language plpgsql security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
   c_urgent constant smallint := 0;

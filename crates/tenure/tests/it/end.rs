@@ -1,6 +1,7 @@
 //! Complete, fail, release, progress: each done, repeated, and with the lease lost.
 
 use std::slice::from_ref;
+use std::time::Duration;
 
 use tenure_scenarios::protocol::{BAD_INPUT, Hand, LEASE_LOST, Leased, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
@@ -24,11 +25,8 @@ async fn taken_over(stage: &Stage, from: &Hand) -> (Hand, Vec<Leased>) {
     stage.expire(from.worker).await;
     assert!(stage.rescue().await > 0);
     let mut other = hand(stage).await;
-    let mut all = Vec::new();
-    // Suspects come one at a time, so each is ended before the next is claimed.
     let (jobs, _) = other.claim(100).await.unwrap();
-    all.extend(jobs);
-    (other, all)
+    (other, jobs)
 }
 
 #[tokio::test]
@@ -177,6 +175,21 @@ async fn two_completions_of_jobs_in_one_lease_do_not_lose_one_of_them() {
                 assert_eq!(stage.status(job.job).await, "completed", "{isolation}");
             }
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_that_a_handlers_transaction_holds_is_not_waited_for() {
+    on_stage(Size::Ci, async |stage| {
+        let (hand, jobs) = claimed(stage, 3).await;
+        let handler = stage.db.sql().await;
+        handler.batch_execute("begin").await.unwrap();
+        handler.execute("select tenure.complete($1, $2)", &[&jobs[0].job, &jobs[0].lease]).await.unwrap();
+        let report = tokio::time::timeout(Duration::from_millis(900), hand.complete(&jobs[1..])).await;
+        assert_eq!(sqlstate(report.expect("answered while the transaction is open")), "55P03");
+        handler.batch_execute("commit").await.unwrap();
+        assert_eq!(hand.complete(&jobs[1..]).await.unwrap(), []);
     })
     .await;
 }

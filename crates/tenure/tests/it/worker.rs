@@ -338,24 +338,37 @@ async fn a_sleeping_worker_is_told_of_new_jobs_and_wakes_for_due_ones() {
 }
 
 #[tokio::test]
-async fn slow_and_quick_kinds_share_a_queue_without_starving_each_other() {
+async fn slow_jobs_of_a_queue_and_quick_ones_behind_them_do_not_wait_for_each_other() {
+    const QUICK: usize = 500;
     with_database(async |db| {
-        let client = db.client().await;
-        for n in 0..3_000 {
-            let kind = if n % 300 == 0 { "slow" } else { "quick" };
-            client.enqueue(Enqueue::raw(kind, RawJson::null())).await.unwrap();
+        let client = Arc::new(db.client().await);
+        for n in 0..QUICK {
+            // Two of the four slots are taken at the beginning, and a third in the middle of the quick ones.
+            if [0, 1, QUICK / 2].contains(&n) {
+                client.enqueue(Enqueue::raw("slow", RawJson::null())).await.unwrap();
+            }
+            client.enqueue(Enqueue::raw("quick", RawJson::null())).await.unwrap();
         }
-        let running = Arc::new(AtomicUsize::new(0));
-        let most = Arc::new(AtomicUsize::new(0));
-        let (count, peak) = (running.clone(), most.clone());
+        let gate = Arc::new(Gate::new());
+        let (enqueued, done) = (Arc::new(AtomicUsize::new(QUICK)), Arc::new(AtomicUsize::new(0)));
+        let (at, seen, more, count) = (gate.clone(), gate.clone(), enqueued.clone(), done.clone());
         let mut worker = worker(db)
-            .handle_raw("quick", KindOptions::new(), |_, _| async move { Ok(None) })
-            .handle_raw("slow", KindOptions::new(), move |_, _| {
-                let (count, peak) = (count.clone(), peak.clone());
+            .handle_raw("quick", KindOptions::new(), move |_, _| {
+                let (client, seen, more, count) = (client.clone(), seen.clone(), more.clone(), count.clone());
                 async move {
-                    peak.fetch_max(count.fetch_add(1, SeqCst) + 1, SeqCst);
-                    tokio::time::sleep(SECOND / 5).await;
-                    count.fetch_sub(1, SeqCst);
+                    // Quick ones never end before the third slow one has its slot.
+                    if seen.arrivals() < 3 {
+                        more.fetch_add(1, SeqCst);
+                        client.enqueue(Enqueue::raw("quick", RawJson::null())).await.unwrap();
+                    }
+                    count.fetch_add(1, SeqCst);
+                    Ok(None)
+                }
+            })
+            .handle_raw("slow", KindOptions::new(), move |_, _| {
+                let at = at.clone();
+                async move {
+                    at.pass().await;
                     Ok(None)
                 }
             })
@@ -363,9 +376,15 @@ async fn slow_and_quick_kinds_share_a_queue_without_starving_each_other() {
             .start()
             .await
             .unwrap();
+        gate.arrived(3).await;
+        until("the quick jobs to run beside slow ones that hold their slots", async || {
+            done.load(SeqCst) == enqueued.load(SeqCst)
+        })
+        .await;
+        gate.open();
         let summary = tokio::time::timeout(30 * SECOND, worker.join()).await.expect("drained");
-        assert_eq!((summary.stats.completed, summary.stats.failed), (3_000, 0));
-        assert!(most.load(SeqCst) <= 4);
+        let jobs = enqueued.load(SeqCst) as u64 + 3;
+        assert_eq!((summary.stats.completed, summary.stats.failed), (jobs, 0));
     })
     .await;
 }

@@ -273,6 +273,7 @@ function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strip
 function count_jobs(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone) returns TABLE(status text, jobs bigint)
 function discard(p_job bigint) returns boolean
 function drain_worker(p_worker bigint, p_on boolean DEFAULT true) returns boolean
+function end_of(p_job bigint) returns TABLE(status text, result json, cause text, message text, replaced_by bigint)
 function ended_by(p_leases bigint[], p_jobs bigint[]) returns TABLE(lease_id bigint, job_id bigint, status text)
 function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts smallint DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
 function enqueue_inbox() returns SETOF bigint
@@ -280,6 +281,7 @@ function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'defa
 function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_id bigint, status text)
 function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
 function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms bigint, dead_ms bigint)
+function leases() returns TABLE(attempt smallint, leased_at timestamp with time zone, worker_id bigint, blocks bigint[], strip bit varying)
 function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
 function line_of(p_job bigint) returns TABLE(job_id bigint, status text, cause text, created_at timestamp with time zone, ended_at timestamp with time zone)
@@ -299,7 +301,6 @@ function resume(p_queue text) returns boolean
 function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boolean
 function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
-function running_jobs() returns TABLE(job_id bigint, attempt smallint, leased_at timestamp with time zone, worker_id bigint)
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void

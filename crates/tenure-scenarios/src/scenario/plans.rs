@@ -193,6 +193,7 @@ async fn round(stage: &Stage, hand: &mut Hand) -> BTreeMap<&'static str, Cost> {
     call("promote", "select tenure.promote()".into()).await;
     call("rescue", "select tenure.rescue()".into()).await;
     call("get", format!("select * from tenure.jobs where id = {}", jobs[5].1)).await;
+    call("end_of", format!("select * from tenure.end_of({})", jobs[2].1)).await;
     // What was given back and the rest of the cut bundle, so that every round claims the same.
     let (rest, _) = hand.claim(95).await.expect("claimed");
     hand.complete(&rest).await.expect("completed");

@@ -1,11 +1,23 @@
--- running_jobs: one row per running job, for the view. It reads the leases as lease_of does, and for the same reason.
-create or replace function tenure.running_jobs() returns table (job_id bigint, attempt smallint, leased_at timestamptz, worker_id bigint)
-language sql stable rows 1000 security definer
+-- leases: what runs, for the view, without the numbers by which leases are known. It reads the rows as lease_of does, and for the same reason.
+create or replace function tenure.leases() returns table (attempt smallint, leased_at timestamptz, worker_id bigint, blocks bigint[], strip bit varying)
+language sql stable rows 100 security definer
 set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-  select n.job_id, l.attempt, l.leased_at, l.worker_id from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n where l.id > 0
+  select l.attempt, l.leased_at, l.worker_id, l.blocks, l.strip from tenure.lease l where l.id > 0
 $$;
 
--- jobs: the plain view of one row per job with a status. Read-only; cheap for one id (what runs at the moment is looked through) and for one status. Each branch is one table of state, so that
+-- end_of: how a job ended, for whoever waits for it; a status of null: not yet. No row: no such job. Four looks by primary key.
+create or replace function tenure.end_of(p_job bigint) returns table (status text, result json, cause text, message text, replaced_by bigint)
+language sql stable security definer set search_path = pg_catalog, tenure, pg_temp set jit = off as $$
+  select case when d.job_id is not null then 'dead' when o.state = 'c' then 'completed' when o.state = 'x' then 'cancelled' end,
+         o.result, d.cause, d.message, x.new_id
+  from (values (p_job)) as q(id)
+  left join tenure.outcome o on o.job_id = p_job
+  left join tenure.dead_letter d on d.job_id = p_job
+  left join tenure.replacement x on x.job_id = p_job
+  where o.job_id is not null or d.job_id is not null or exists (select from tenure.job j where j.id = p_job)
+$$;
+
+-- jobs: the plain view of one row per job with a status. Read-only; cheap for one id (the leases of what runs are looked through) and for one status. Each branch is one table of state, so that
 -- a condition on status leaves the other tables alone, and joins by ranges of ids as well as by block, so that either side can lead.
 create or replace view tenure.jobs as
 with state as (
@@ -26,8 +38,10 @@ with state as (
     from tenure.held h join tenure.job j on j.id >= h.block * 128 and j.id < h.block * 128 + 128 and h.block = j.id >> 7
     where get_bit(h.mask, (j.id & 127)::integer) = 1
   union all
-  select l.job_id, 'running', l.attempt, l.leased_at, null, l.worker_id, null, null
-    from tenure.running_jobs() l
+  select j.id, 'running', l.attempt, l.leased_at, null, l.worker_id, null, null
+    from tenure.leases() l cross join lateral unnest(l.blocks) with ordinality as b(block, o)
+    join tenure.job j on j.id >= b.block * 128 and j.id < b.block * 128 + 128 and get_bit(l.strip, ((b.o - 1) * 128 + (j.id & 127))::integer) = 1
+    where j.id >> 7 = any(l.blocks)
   union all
   select o.job_id, case o.state when 'c' then 'completed' else 'cancelled' end, o.attempt, o.started_at, o.finished_at, o.worker_id, o.result, null
     from tenure.outcome o

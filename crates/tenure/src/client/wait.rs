@@ -104,25 +104,24 @@ impl Client {
         let session = self.session().await?;
         let row = session.query_opt(&END_OF_JOB, &[&id]).await.map_err(|e| Error::store(END_OF_JOB.name, e))?;
         let row = row.ok_or_else(|| no_such_job(id))?;
-        if let Some(next) = column::<Option<JobId>>(&row, 3)? {
+        if let Some(next) = column::<Option<JobId>>(&row, 4)? {
             return Ok(Look::MovedTo(next));
         }
-        let status: &str = column(&row, 0)?;
-        match State::from_name(status) {
+        let Some(status) = column::<Option<&str>>(&row, 0)? else {
+            return Ok(Look::NotYet);
+        };
+        let end = match State::from_name(status) {
             Some(State::Completed) => {
                 let result: Option<RawJson> = column(&row, 1)?;
-                Ok(Look::Ended(Ended::Completed { id, result: result.unwrap_or_else(RawJson::null) }))
+                Ended::Completed { id, result: result.unwrap_or_else(RawJson::null) }
             }
-            Some(State::Cancelled) => Ok(Look::Ended(Ended::Cancelled { id })),
-            Some(State::Dead) => Ok(Look::Ended(Ended::Dead {
-                id,
-                cause: column::<Option<String>>(&row, 4)?.unwrap_or_default(),
-                message: column::<Option<String>>(&row, 2)?.unwrap_or_default(),
-            })),
+            Some(State::Cancelled) => Ended::Cancelled { id },
+            Some(State::Dead) => Ended::Dead { id, cause: column(&row, 2)?, message: column(&row, 3)? },
             Some(
                 State::Available | State::Scheduled | State::Retrying | State::Snoozed | State::Held | State::Running,
-            ) => Ok(Look::NotYet),
-            None => Err(Error::internal(format!("job {id} is {status:?}"))),
-        }
+            )
+            | None => return Err(Error::internal(format!("job {id} ended as {status:?}"))),
+        };
+        Ok(Look::Ended(end))
     }
 }

@@ -33,8 +33,7 @@ pub(crate) const LIST_JOBS: Statement = Statement {
 
 pub(crate) const END_OF_JOB: Statement = Statement {
     name: "look for the end of the job",
-    sql: "select j.status, j.result, j.last_error, j.replaced_by, d.cause \
-          from tenure.jobs j left join tenure.dead_letter d on d.job_id = j.id where j.id = $1",
+    sql: "select e.status, e.result, e.cause, e.message, e.replaced_by from tenure.end_of($1) e",
     params: &[Type::INT8],
 };
 

@@ -448,7 +448,9 @@ async fn migrate_prints_migrates_and_refuses_a_newer_schema() {
         assert_eq!((&first["from"], &first["applied"][0]), (&0.into(), &"0001_tables".into()));
         assert!(tenure(db, &["migrate", "--schema", "jobs"]).out.contains("functions renewed"));
         let sql = db.sql().await;
-        sql.batch_execute("insert into jobs.migration (version, name) values (9999, '9999_x')").await.expect("a row");
+        sql.batch_execute("insert into jobs.migration (version, name, digest) values (9999, '9999_x', '')")
+            .await
+            .expect("a row");
         let end = tenure(db, &["migrate", "--schema", "jobs"]);
         assert_eq!(end.code, 1);
         assert!(end.said.contains("version 9999") && end.said.contains("newer program"), "{}", end.said);

@@ -144,6 +144,7 @@ table lease with (fillfactor=70)
 table migration
   version integer not null
   name text not null
+  digest text not null
   applied_at timestamp with time zone not null default clock_timestamp()
   migration_pkey PRIMARY KEY (version)
 table outcome partition by RANGE (job_id)

@@ -198,6 +198,7 @@ pub(super) static STATEMENTS: &[&Statement] = &[
     &REQUEUE_DEAD,
     &DISCARD_DEAD,
     &QUEUES,
+    &UNHANDLED_KINDS,
     &PAUSE,
     &RESUME,
     &WORKERS,

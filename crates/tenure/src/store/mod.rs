@@ -49,6 +49,20 @@ mod tests {
     use super::*;
     use crate::testing::with_database;
 
+    #[test]
+    fn every_statement_is_in_the_list() {
+        let sources = [
+            include_str!("enqueue.rs"),
+            include_str!("jobs.rs"),
+            include_str!("retention.rs"),
+            include_str!("worker.rs"),
+            include_str!("finish.rs"),
+            include_str!("operate.rs"),
+        ];
+        let written: usize = sources.iter().map(|source| source.matches(": Statement =").count()).sum();
+        assert_eq!(statements().count(), written);
+    }
+
     #[tokio::test]
     async fn the_server_understands_every_statement_with_our_types() {
         with_database(async |db| {

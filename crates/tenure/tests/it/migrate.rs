@@ -98,10 +98,27 @@ async fn the_printed_script_makes_what_the_migration_makes() {
 async fn a_newer_schema_is_refused_and_left_alone() {
     with_database(async |db| {
         let sql = db.sql().await;
-        sql.batch_execute("insert into tenure.migration (version, name) values (9999, '9999_future')").await.unwrap();
+        sql.batch_execute("insert into tenure.migration (version, name, digest) values (9999, '9999_future', '')")
+            .await
+            .unwrap();
         let error = db.client().await.migrate(PLAIN).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Schema);
         assert!(error.to_string().contains("has version 9999") && error.help().is_some(), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_schema_of_a_build_with_other_migrations_is_refused_and_left_alone() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        for other in ["update tenure.migration set digest = 'other'", "alter table tenure.migration drop column digest"]
+        {
+            sql.batch_execute(other).await.unwrap();
+            let error = db.client().await.migrate(PLAIN).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Schema);
+            assert!(error.to_string().contains("another migration 0001_tables") && error.help().is_some(), "{error}");
+        }
     })
     .await;
 }

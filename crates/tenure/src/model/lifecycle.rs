@@ -86,12 +86,16 @@ pub enum Event {
     Complete,
     /// Its worker reports a failure worth another attempt, and there is one left.
     FailRetry,
+    /// The same, and the next attempt may begin at once.
+    FailRetryNow,
     /// Its worker reports a failure worth another attempt, and none is left.
     FailLast,
     /// Its worker reports a permanent failure.
     FailPermanent,
     /// Its handler asks to be run later.
     Snooze,
+    /// Its handler asks to be run again at once.
+    SnoozeNow,
     /// Its handler ends as cancelled.
     EndCancelled,
     /// Its worker gives it back without having used an attempt.
@@ -116,13 +120,15 @@ pub enum Event {
 
 impl Event {
     /// Every event.
-    pub const ALL: [Event; 16] = [
+    pub const ALL: [Event; 18] = [
         Event::Claim,
         Event::Complete,
         Event::FailRetry,
+        Event::FailRetryNow,
         Event::FailLast,
         Event::FailPermanent,
         Event::Snooze,
+        Event::SnoozeNow,
         Event::EndCancelled,
         Event::Release,
         Event::Progress,
@@ -141,9 +147,11 @@ impl Event {
             Event::Claim => "claim",
             Event::Complete => "complete",
             Event::FailRetry => "fail, attempts left",
+            Event::FailRetryNow => "fail, retry at once",
             Event::FailLast => "fail, last attempt",
             Event::FailPermanent => "fail, permanent",
             Event::Snooze => "snooze",
+            Event::SnoozeNow => "snooze for no time",
             Event::EndCancelled => "end as cancelled",
             Event::Release => "release",
             Event::Progress => "progress",
@@ -161,8 +169,8 @@ impl Event {
 /// What an event does to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The job goes to this state; what happens to the lease.
-    Moves(State, Lease),
+    /// The job goes to this state; what happens to the lease, and to the count of its attempts.
+    Moves(State, Lease, Attempt),
     /// Accepted, and the job stays where it is.
     Stays,
     /// The job stays as it is, and a new job is available in its place.
@@ -184,27 +192,40 @@ pub enum Lease {
     Ended,
 }
 
+/// What happens to the number of attempts that count against `max_attempts`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// It stays: an attempt that was begun is used.
+    Same,
+    /// One more begins.
+    Begins,
+    /// The one that was begun does not count.
+    GivenBack,
+}
+
 /// The table: what is not in it is refused.
 pub const TRANSITIONS: &[(State, Event, Next)] = &[
-    (State::Available, Event::Claim, Next::Moves(State::Running, Lease::Taken)),
-    (State::Scheduled, Event::Promote, Next::Moves(State::Available, Lease::None)),
-    (State::Retrying, Event::Promote, Next::Moves(State::Available, Lease::None)),
-    (State::Snoozed, Event::Promote, Next::Moves(State::Available, Lease::None)),
-    (State::Running, Event::Complete, Next::Moves(State::Completed, Lease::Ended)),
-    (State::Running, Event::FailRetry, Next::Moves(State::Retrying, Lease::Ended)),
-    (State::Running, Event::FailLast, Next::Moves(State::Dead, Lease::Ended)),
-    (State::Running, Event::FailPermanent, Next::Moves(State::Dead, Lease::Ended)),
-    (State::Running, Event::Snooze, Next::Moves(State::Snoozed, Lease::Ended)),
-    (State::Running, Event::EndCancelled, Next::Moves(State::Cancelled, Lease::Ended)),
-    (State::Running, Event::Release, Next::Moves(State::Available, Lease::Ended)),
+    (State::Available, Event::Claim, Next::Moves(State::Running, Lease::Taken, Attempt::Begins)),
+    (State::Scheduled, Event::Promote, Next::Moves(State::Available, Lease::None, Attempt::Same)),
+    (State::Retrying, Event::Promote, Next::Moves(State::Available, Lease::None, Attempt::Same)),
+    (State::Snoozed, Event::Promote, Next::Moves(State::Available, Lease::None, Attempt::Same)),
+    (State::Running, Event::Complete, Next::Moves(State::Completed, Lease::Ended, Attempt::Same)),
+    (State::Running, Event::FailRetry, Next::Moves(State::Retrying, Lease::Ended, Attempt::Same)),
+    (State::Running, Event::FailRetryNow, Next::Moves(State::Available, Lease::Ended, Attempt::Same)),
+    (State::Running, Event::FailLast, Next::Moves(State::Dead, Lease::Ended, Attempt::Same)),
+    (State::Running, Event::FailPermanent, Next::Moves(State::Dead, Lease::Ended, Attempt::Same)),
+    (State::Running, Event::Snooze, Next::Moves(State::Snoozed, Lease::Ended, Attempt::GivenBack)),
+    (State::Running, Event::SnoozeNow, Next::Moves(State::Available, Lease::Ended, Attempt::GivenBack)),
+    (State::Running, Event::EndCancelled, Next::Moves(State::Cancelled, Lease::Ended, Attempt::Same)),
+    (State::Running, Event::Release, Next::Moves(State::Available, Lease::Ended, Attempt::GivenBack)),
     (State::Running, Event::Progress, Next::Stays),
-    (State::Running, Event::Rescue, Next::Moves(State::Available, Lease::Ended)),
-    (State::Running, Event::RescueLast, Next::Moves(State::Dead, Lease::Ended)),
-    (State::Available, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
-    (State::Scheduled, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
-    (State::Retrying, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
-    (State::Snoozed, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
-    (State::Held, Event::Cancel, Next::Moves(State::Cancelled, Lease::None)),
+    (State::Running, Event::Rescue, Next::Moves(State::Available, Lease::Ended, Attempt::Same)),
+    (State::Running, Event::RescueLast, Next::Moves(State::Dead, Lease::Ended, Attempt::Same)),
+    (State::Available, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),
+    (State::Scheduled, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),
+    (State::Retrying, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),
+    (State::Snoozed, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),
+    (State::Held, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),
     // Asked for, and passed on to the worker: the handler's end decides.
     (State::Running, Event::Cancel, Next::Stays),
     (State::Dead, Event::Requeue, Next::Succeeded),
@@ -219,6 +240,35 @@ pub const TRANSITIONS: &[(State, Event, Next)] = &[
 /// What `event` does to a job in `state`.
 pub fn next(state: State, event: Event) -> Next {
     TRANSITIONS.iter().find(|(from, on, _)| (*from, *on) == (state, event)).map_or(Next::Refused, |(_, _, next)| *next)
+}
+
+/// What `event` does to a running job that somebody has asked to cancel: where it would wait again, or would if it had
+/// attempts left, it ends as cancelled.
+pub fn next_if_cancelled(event: Event) -> Next {
+    let cancelled = Next::Moves(State::Cancelled, Lease::Ended, Attempt::Same);
+    match (event, next(State::Running, event)) {
+        (Event::FailLast | Event::RescueLast, _) => cancelled,
+        (_, Next::Moves(to, Lease::Ended, _)) if !to.is_final() => cancelled,
+        (_, other) => other,
+    }
+}
+
+/// The table for the docs, in Markdown.
+pub fn chart() -> String {
+    let mut text = "| a job that is | and | becomes | attempts |\n|---|---|---|---|\n".to_owned();
+    for (from, event, next) in TRANSITIONS {
+        let (to, attempts) = match next {
+            Next::Moves(to, _, Attempt::Same) => (to.as_str(), ""),
+            Next::Moves(to, _, Attempt::Begins) => (to.as_str(), "+ 1"),
+            Next::Moves(to, _, Attempt::GivenBack) => (to.as_str(), "- 1"),
+            Next::Stays => (from.as_str(), ""),
+            Next::Succeeded => ("the origin of a new job", ""),
+            Next::Gone => ("removed", ""),
+            Next::Refused => ("refused", ""),
+        };
+        text.push_str(&format!("| {from} | {} | {to} | {attempts} |\n", event.as_str()));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -236,7 +286,7 @@ mod tests {
     #[test]
     fn only_running_jobs_hold_a_lease() {
         for (from, event, next) in TRANSITIONS {
-            let Next::Moves(to, lease) = next else { continue };
+            let Next::Moves(to, lease, _) = next else { continue };
             let expected = match (*from == State::Running, *to == State::Running) {
                 (false, true) => Lease::Taken,
                 (true, false) => Lease::Ended,
@@ -244,6 +294,15 @@ mod tests {
                 (true, true) => panic!("{} keeps a job running", event.as_str()),
             };
             assert_eq!(*lease, expected, "{from} / {}", event.as_str());
+        }
+    }
+
+    #[test]
+    fn attempts_begin_with_a_claim_and_are_given_back_by_running_jobs_alone() {
+        for (from, event, next) in TRANSITIONS {
+            let Next::Moves(to, _, attempt) = next else { continue };
+            assert_eq!(*attempt == Attempt::Begins, *to == State::Running, "{from} / {}", event.as_str());
+            assert!(*attempt != Attempt::GivenBack || *from == State::Running, "{from} / {}", event.as_str());
         }
     }
 

@@ -1,6 +1,6 @@
 //! The product test: every event on every state through the real SQL, compared with the table in `model/lifecycle.rs`.
 
-use tenure::lifecycle::{Event, Next, State, next};
+use tenure::lifecycle::{Attempt, Event, Next, State, chart, next, next_if_cancelled};
 use tenure_scenarios::protocol::{Hand, Leased, REFUSED, Registration};
 use tenure_scenarios::{Size, Stage, on_stage};
 
@@ -26,19 +26,54 @@ async fn every_event_does_to_every_state_what_the_table_of_a_jobs_life_says() {
     .await;
 }
 
+#[tokio::test]
+async fn a_running_job_that_somebody_wants_cancelled_never_waits_again() {
+    on_stage(Size::Ci, async |stage| {
+        let mut wrong = Vec::new();
+        for event in Event::ALL {
+            let mut placed = place(stage, State::Running, event).await;
+            let answer: String = stage.one("select tenure.cancel($1)", &[&placed.job.job]).await;
+            assert_eq!(answer, "requested");
+            if let Err(e) = compare(stage, &mut placed, event, next_if_cancelled(event)).await {
+                wrong.push(format!("{}: {e}", event.as_str()));
+            }
+        }
+        assert!(wrong.is_empty(), "against the table:\n  {}", wrong.join("\n  "));
+    })
+    .await;
+}
+
+#[test]
+fn the_guide_shows_the_table_of_a_jobs_life() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/job.md");
+    let guide = std::fs::read_to_string(path).unwrap();
+    let (head, rest) = guide.split_once("<!-- the table of states -->\n").expect("where the table begins");
+    let (shown, tail) = rest.split_once("<!-- its end -->").expect("where the table ends");
+    if std::env::var_os("TENURE_BLESS").is_some() {
+        let text = format!("{head}<!-- the table of states -->\n{}<!-- its end -->{tail}", chart());
+        return std::fs::write(path, text).unwrap();
+    }
+    assert_eq!(shown, chart(), "TENURE_BLESS=1 cargo xtask test the_guide_shows writes it anew");
+}
+
 async fn check(stage: &Stage, state: State, event: Event) -> Result<(), String> {
     let mut placed = place(stage, state, event).await;
-    let job = placed.job.job;
-    let before = stage.status(job).await;
+    let before = stage.status(placed.job.job).await;
     if before != state.as_str() {
         return Err(format!("could not be put there: it is {before}"));
     }
+    compare(stage, &mut placed, event, next(state, event)).await
+}
+
+/// Applies the event and compares with what should come of it.
+async fn compare(stage: &Stage, placed: &mut Placed, event: Event, expected: Next) -> Result<(), String> {
+    let job = placed.job.job;
+    let (state, attempts) = (stage.status(job).await, count_attempts(stage, job).await);
     let picture = stage.picture(job).await;
-    let accepted = apply(stage, &mut placed, event).await;
+    let accepted = apply(stage, placed, event).await;
     let after = stage.status(job).await;
-    let expected = next(state, event);
     let (wanted_state, wanted_answer) = match expected {
-        Next::Moves(to, _) => (to.as_str(), true),
+        Next::Moves(to, _, _) => (to.as_str(), true),
         Next::Stays | Next::Succeeded => (state.as_str(), true),
         Next::Gone => ("unknown", true),
         Next::Refused => (state.as_str(), false),
@@ -49,11 +84,24 @@ async fn check(stage: &Stage, state: State, event: Event) -> Result<(), String> 
     if expected == Next::Refused && stage.picture(job).await != picture {
         return Err(format!("refused, and changed:\n    {picture}\n    {}", stage.picture(job).await));
     }
+    let used = count_attempts(stage, job).await;
+    let wanted = match expected {
+        Next::Moves(_, _, Attempt::Begins) => attempts + 1,
+        Next::Moves(_, _, Attempt::GivenBack) => attempts - 1,
+        Next::Moves(_, _, Attempt::Same) | Next::Stays | Next::Succeeded | Next::Gone | Next::Refused => attempts,
+    };
+    if expected != Next::Gone && used != wanted {
+        return Err(format!("{attempts} attempts became {used}, not {wanted}"));
+    }
     let leases = leases_on(stage, job).await;
     if leases != i64::from(after == State::Running.as_str()) {
         return Err(format!("{leases} leases on a job that is {after}"));
     }
     Ok(())
+}
+
+async fn count_attempts(stage: &Stage, job: i64) -> i64 {
+    stage.count("select coalesce(max(j.attempt), 0)::bigint from tenure.jobs j where j.id = $1", &[&job]).await
 }
 
 async fn leases_on(stage: &Stage, job: i64) -> i64 {
@@ -106,11 +154,13 @@ async fn apply(stage: &Stage, placed: &mut Placed, event: Event) -> bool {
     match event {
         Event::Claim => hand.claim(1).await.expect("claim").0.iter().any(|leased| leased.job == job.job),
         Event::Complete => hand.complete(std::slice::from_ref(job)).await.expect("complete").is_empty(),
-        Event::FailRetry => fail(hand, job, "retry").await == "retrying",
-        Event::FailLast => fail(hand, job, "retry").await == "dead",
-        Event::FailPermanent => fail(hand, job, "permanent").await == "dead",
-        Event::Snooze => fail(hand, job, "snooze").await == "snoozed",
-        Event::EndCancelled => fail(hand, job, "cancelled").await == "cancelled",
+        Event::FailRetry => fail(hand, job, "retry").await,
+        Event::FailRetryNow => fail_at_once(hand, job, "retry").await,
+        Event::FailLast => fail(hand, job, "retry").await,
+        Event::FailPermanent => fail(hand, job, "permanent").await,
+        Event::Snooze => fail(hand, job, "snooze").await,
+        Event::SnoozeNow => fail_at_once(hand, job, "snooze").await,
+        Event::EndCancelled => fail(hand, job, "cancelled").await,
         Event::Release => hand.release(std::slice::from_ref(job)).await.expect("release").is_empty(),
         Event::Progress => stage.one("select tenure.progress($1, $2, '1')", &[&job.job, &job.lease]).await,
         Event::Rescue | Event::RescueLast => {
@@ -161,6 +211,15 @@ async fn age(stage: &Stage, job: i64) {
     }
 }
 
-async fn fail(hand: &Hand, job: &Leased, verdict: &str) -> String {
-    hand.fail(job, verdict, Some(3_600_000)).await.expect("fail")
+/// Whether a report was taken; where the job went is looked at in the tables.
+async fn fail(hand: &Hand, job: &Leased, verdict: &str) -> bool {
+    is_taken(&hand.fail(job, verdict, Some(3_600_000)).await.expect("fail"))
+}
+
+async fn fail_at_once(hand: &Hand, job: &Leased, verdict: &str) -> bool {
+    is_taken(&hand.fail(job, verdict, Some(0)).await.expect("fail"))
+}
+
+fn is_taken(answer: &str) -> bool {
+    ["retrying", "snoozed", "dead", "cancelled"].contains(&answer)
 }

@@ -236,6 +236,17 @@ impl Stage {
         answer["rescued"].as_i64().unwrap_or_else(|| panic!("rescued in {answer}"))
     }
 
+    /// A whole maintenance turn now, with the net, as a worker does it; what tick answered.
+    pub async fn maintain(&self) -> serde_json::Value {
+        self.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
+        let answer: String = self.one("select tenure.tick(0)::text", &[]).await;
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("tick answers JSON");
+        for duty in answer["net"].as_array().expect("duties") {
+            self.execute("select tenure.net($1)", &[&duty.as_str()]).await;
+        }
+        answer
+    }
+
     /// Everything that the database says of a job, to compare byte by byte; without its worker's name, which goes with
     /// the worker's row.
     pub async fn picture(&self, job: i64) -> String {

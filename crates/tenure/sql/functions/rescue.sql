@@ -18,7 +18,6 @@ declare
   v_more boolean := false;
   v_lease record;
 begin
-  perform tenure.sight_workers();
   v_dead := tenure.declare_dead();
   for v_lease in
     select l.id from tenure.worker w join tenure.lease l on l.worker_id = w.id
@@ -37,7 +36,11 @@ begin
   end loop;
   -- The row stays a while: a claim that was under way when its worker died commits leases afterwards, and is found by them.
   delete from tenure.worker w
-    where w.dead_at < clock_timestamp() - c_dead_kept and not exists (select from tenure.lease l where l.worker_id = w.id);
+    where w.id = any(array(select x.id from tenure.worker x
+                           where x.dead_at < clock_timestamp() - c_dead_kept and not exists (select from tenure.lease l where l.worker_id = x.id)
+                           order by x.id for update skip locked));
+  -- Last, since it locks the rows of workers that may be on their way back.
+  perform tenure.sight_workers();
   return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more or v_leases >= p_limit,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
     'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
@@ -168,22 +171,21 @@ begin
   return cardinality(v_jobs);
 end $$;
 
--- rescue_orphans: leases whose worker row is missing altogether (deleted by hand, or lost in a restore). Run now and then.
-create or replace function tenure.rescue_orphans(p_limit integer default 1000) returns bigint
-language plpgsql as $$
+-- adopt_orphans: leases whose worker row is missing altogether (deleted by hand, or lost in a restore) get one that is dead, so that the next rescue
+-- finds them. It reads the index by worker from one worker to the next. Returns the number of workers.
+create or replace function tenure.adopt_orphans() returns bigint
+language plpgsql set enable_seqscan = off set jit = off as $$
 declare
-  v_jobs bigint := 0;
-  v_lease record;
+  v_workers bigint;
 begin
-  for v_lease in
-    select l.id from tenure.lease l where not exists (select from tenure.worker w where w.id = l.worker_id)
-    order by l.id limit p_limit for update of l skip locked
-  loop
-    begin
-      v_jobs := v_jobs + tenure.rescue_lease(v_lease.id);
-    exception when others then
-      raise warning 'tenure: lease % could not be rescued: % (%)', v_lease.id, sqlerrm, sqlstate;
-    end;
-  end loop;
-  return v_jobs;
+  with recursive owner as (
+    (select l.worker_id from tenure.lease l order by l.worker_id limit 1)
+    union all
+    select n.worker_id from owner o cross join lateral (select l.worker_id from tenure.lease l where l.worker_id > o.worker_id order by l.worker_id limit 1) n)
+  insert into tenure.worker (id, token, name, host, pid, version, queues, kinds, lease_ms, grace_ms, seen_at, lease_until, dead_at)
+    select o.worker_id, gen_random_uuid(), 'not registered', 'unknown', 0, 'unknown', '{}', '{}', 30000, 1000, clock_timestamp(), clock_timestamp(), clock_timestamp()
+    from owner o where not exists (select from tenure.worker w where w.id = o.worker_id)
+    on conflict do nothing;
+  get diagnostics v_workers = row_count;
+  return v_workers;
 end $$;

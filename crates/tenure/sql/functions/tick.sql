@@ -1,9 +1,11 @@
--- tick: all that has to happen now and then, by whoever comes first. Once a second per database: rescue, promote, and cancels whose job has
--- moved; every 30 s the net below them: everything due however old (again at once until nothing is left), orphaned leases, rows left in inbox, partitions.
+-- tick: all that has to happen now and then, by whoever comes first. Once a second per database: promote, cancels whose job has moved, and
+-- rescue; every 30 s everything due however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in
+-- inbox, partitions. The net's duties and retain are only named: the caller runs each in a transaction of its own.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
--- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "retain": whether retain is due, which the
--- caller runs in a transaction of its own}. Locks: a transaction-level advisory lock that only
--- maintenance takes, without waiting; then those of the duties. A duty that fails is named in a warning and does not stop the others.
+-- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "net": [duties to pass to net, one by one],
+-- "retain": whether retain is due}. Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the
+-- duties. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as a suspect may be on its
+-- way back, and its row is then locked to the end of the transaction only.
 create or replace function tenure.tick(p_worker bigint) returns json
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 declare
@@ -35,11 +37,6 @@ begin
   v_all := found;
 
   begin
-    v_rescue := tenure.rescue();
-  exception when others then
-    raise warning 'tenure: rescue failed: % (%)', sqlerrm, sqlstate;
-  end;
-  begin
     v_promote := tenure.promote(1000, case when not v_all then interval '60 seconds' end);
     if v_all and (v_promote ->> 'more')::boolean then
       -- What became due while no worker was there may be much: it goes on at the next turn.
@@ -53,37 +50,37 @@ begin
   exception when others then
     raise warning 'tenure: cancels could not be followed: % (%)', sqlerrm, sqlstate;
   end;
-  if v_net then
-    perform tenure.tick_net();
-  end if;
+  begin
+    v_rescue := tenure.rescue();
+  exception when others then
+    raise warning 'tenure: rescue failed: % (%)', sqlerrm, sqlstate;
+  end;
 
   v_next_ms := least(v_next_ms, (v_rescue ->> 'next_ms')::bigint,
                      case when (v_rescue ->> 'more')::boolean or (v_promote ->> 'more')::boolean then 0 end);
   update tenure.duty d set next_at = clock_timestamp() + v_next_ms * interval '1 millisecond' where d.name = 'tick';
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
+                           'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions') else '[]' end,
                            'retain', exists (select from tenure.duty d where d.name = 'retain' and d.next_at <= clock_timestamp()));
 end $$;
 
-create or replace function tenure.tick_net() returns void
-language plpgsql as $$
+-- net: one duty of the net, as tick named it. In a transaction of its own: one that is slow or fails undoes nothing else, and is tried again with the
+-- next net. Errors: TN002 for a duty that does not exist. Locks: those of the duty.
+create or replace function tenure.net(p_duty text) returns void
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 begin
-  begin
-    perform tenure.rescue_orphans();
-  exception when others then
-    raise warning 'tenure: rescue of orphans failed: % (%)', sqlerrm, sqlstate;
-  end;
-  begin
-    -- More of them: at the next turn already.
-    if tenure.take_left_behind() > 0 and exists (select from tenure.inbox) then
-      update tenure.duty d set next_at = clock_timestamp() where d.name = 'net';
-    end if;
-  exception when others then
-    raise warning 'tenure: rows left in inbox could not be enqueued: % (%)', sqlerrm, sqlstate;
-  end;
-  begin
-    perform tenure.partitions();
-  exception when others then
-    raise warning 'tenure: partitions could not be made ahead: % (%)', sqlerrm, sqlstate;
-  end;
+  case p_duty
+    when 'orphans' then
+      perform tenure.adopt_orphans();
+    when 'inbox' then
+      -- More of them: at the next turn already.
+      if tenure.take_left_behind() > 0 and exists (select from tenure.inbox) then
+        update tenure.duty d set next_at = clock_timestamp() where d.name = 'net';
+      end if;
+    when 'partitions' then
+      perform tenure.partitions();
+    else
+      perform tenure.refuse('TN002', format('%L is no duty of the net', p_duty), 'Pass what tick returned.');
+  end case;
 end $$;

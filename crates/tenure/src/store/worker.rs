@@ -182,6 +182,8 @@ pub(crate) struct Ticked {
     pub(crate) next_ms: Option<i64>,
     pub(crate) rescued: i64,
     pub(crate) promoted: i64,
+    /// Duties to be run one by one, each by a [`Session::net`] of its own.
+    pub(crate) net: Vec<String>,
     /// Retention is due: call [`Session::retain`].
     pub(crate) retain: bool,
 }
@@ -290,6 +292,16 @@ impl Session {
         let text = self.run_script(&script).await?;
         serde_json::from_str(&text.unwrap_or_default())
             .map_err(|error| StoreError::Protocol(format!("tick returned what cannot be read: {error}")))
+    }
+
+    /// One duty of those that [`tick`](Self::tick) named, within `limit` on the server.
+    pub(crate) async fn net(&self, duty: &str, limit: Duration) -> Result<(), StoreError> {
+        // As with tick. The name came from the database: nothing but a word is taken.
+        if !duty.bytes().all(|byte| byte.is_ascii_lowercase()) {
+            return Err(StoreError::Protocol(format!("{duty:?} is no duty")));
+        }
+        let (limit_ms, schema) = (limit.as_millis(), self.schema());
+        self.run_script(&format!("set local statement_timeout = {limit_ms}; select {schema}.net('{duty}')")).await.map(drop)
     }
 
     /// One step of retention, of at most `rows` jobs deleted one by one, within `limit` on the server.

@@ -197,6 +197,8 @@ struct Controlled<'a> {
     overruns_told: Option<(Vec<i64>, bool)>,
     /// When we were asked to do the next maintenance turn.
     tick_at: Option<Instant>,
+    /// Duties that the last turn has left to be done, each for itself.
+    net: Vec<String>,
     /// When to do the next step of retention.
     retain_at: Option<Instant>,
     retain_rows: u32,
@@ -216,6 +218,7 @@ impl<'a> Controlled<'a> {
             notifications,
             overruns_told: None,
             tick_at: None,
+            net: Vec::new(),
             retain_at: None,
             retain_rows: RETAIN_ROWS,
         }
@@ -248,6 +251,7 @@ impl<'a> Controlled<'a> {
                     }
                     Ok(())
                 }
+                () = std::future::ready(()), if !self.net.is_empty() => { self.net().await; Ok(()) }
                 () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
                 () = at(self.tick_at) => { self.tick().await; Ok(()) }
                 () = at(self.retain_at) => { self.retain().await; Ok(()) }
@@ -330,11 +334,21 @@ impl<'a> Controlled<'a> {
                 }
                 let next = ticked.next_ms.filter(|_| ticked.ran);
                 self.tick_at = next.map(|ms| Instant::now() + Duration::from_millis(count(ms)));
+                self.net.extend(ticked.net);
                 if ticked.retain && self.retain_at.is_none() {
                     self.retain_at = Some(Instant::now());
                 }
             }
             Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
+        }
+    }
+
+    /// One duty of the net. It comes again with the next net when it fails.
+    async fn net(&mut self) {
+        if let Some(duty) = self.net.pop()
+            && let Err(error) = self.session.net(&duty, self.turn_max()).await
+        {
+            tracing::warn!(%error, duty, "a maintenance duty failed");
         }
     }
 

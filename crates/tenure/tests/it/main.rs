@@ -10,6 +10,7 @@ mod faults;
 mod fire;
 mod lifecycle;
 mod limits;
+mod maintenance;
 mod migrate;
 mod operate;
 mod readme;

@@ -124,7 +124,8 @@ async fn orphans_are_rescued_whatever_happened_to_the_row_of_their_worker() {
         let mut hand = hand(stage).await;
         hand.claim(5).await.unwrap();
         stage.execute("delete from tenure.worker", &[]).await;
-        assert_eq!(stage.count("select tenure.rescue_orphans()", &[]).await, 5);
+        stage.maintain().await;
+        assert_eq!(stage.rescue().await, 5);
         assert_eq!(stage.count("select count(*) from tenure.lease", &[]).await, 0);
     })
     .await;
@@ -200,11 +201,6 @@ async fn a_worker_with_no_jobs_left_can_leave() {
     .await;
 }
 
-async fn tick(stage: &Stage) {
-    stage.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
-    stage.one::<String>("select tenure.tick(0)::text", &[]).await;
-}
-
 #[tokio::test]
 async fn a_cancel_that_meets_the_end_of_an_attempt_still_cancels() {
     on_stage(Size::Ci, async |stage| {
@@ -220,7 +216,7 @@ async fn a_cancel_that_meets_the_end_of_an_attempt_still_cancels() {
             assert_eq!(first.fail(&jobs[0], "retry", Some(0)).await.unwrap(), "retrying");
             let again = if restarted { second.claim(1).await.unwrap().0 } else { Vec::new() };
             tx.commit().await.unwrap();
-            tick(stage).await;
+            stage.maintain().await;
             if restarted {
                 assert_eq!(second.heartbeat().await.unwrap().expect("alive").1, [id], "its new worker hears of it");
                 assert_eq!(second.fail(&again[0], "retry", None).await.unwrap(), "cancelled");
@@ -238,7 +234,7 @@ async fn rows_left_in_the_inbox_become_jobs_whatever_was_left_beside_them() {
         for kind in ["", "act", "", "act", "act"] {
             stage.execute("insert into tenure.inbox (kind, payload) values ($1, '{}')", &[&kind]).await;
         }
-        tick(stage).await;
+        stage.maintain().await;
         assert_eq!(stage.statuses().await["available"], 3);
         assert_eq!(stage.count("select count(*) from tenure.inbox where kind = ''", &[]).await, 2);
     })
@@ -252,7 +248,7 @@ async fn maintenance_goes_on_however_much_was_left_in_the_inbox() {
         let copy = "insert into tenure.inbox (kind, payload) select 'act', '{}' from generate_series(1, $1::bigint)";
         stage.execute(copy, &[&ROWS]).await;
         for turns in 1.. {
-            tick(stage).await;
+            stage.maintain().await;
             match stage.count("select count(*) from tenure.job", &[]).await {
                 ROWS => break,
                 _ if turns > 10 => panic!("not all became jobs"),
@@ -358,7 +354,7 @@ async fn requests_to_cancel_that_somebody_holds_keep_no_dead_workers_jobs_from_b
         stage.expire(hand.worker).await;
         assert_eq!(stage.rescue().await, 3);
         holder.batch_execute("commit").await.unwrap();
-        tick(stage).await;
+        stage.maintain().await;
         let mut statuses = Vec::new();
         for id in &ids {
             statuses.push(stage.status(*id).await);

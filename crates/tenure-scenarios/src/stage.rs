@@ -238,7 +238,8 @@ impl Stage {
 
     /// A whole maintenance turn now, with the net, as a worker does it; what tick answered.
     pub async fn maintain(&self) -> serde_json::Value {
-        self.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
+        self.execute("update tenure.duty set next_at = '-infinity' where name in ('tick', 'net', 'overdue')", &[])
+            .await;
         let answer: String = self.one("select tenure.tick(0)::text", &[]).await;
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("tick answers JSON");
         for duty in answer["net"].as_array().expect("duties") {

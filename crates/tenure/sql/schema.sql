@@ -53,6 +53,7 @@ table dead_letter
 table duty with (fillfactor=50)
   name text not null
   next_at timestamp with time zone not null
+  place bigint not null default 0
   duty_pkey PRIMARY KEY (name)
 table held
   block bigint not null
@@ -250,7 +251,6 @@ table worker with (fillfactor=50)
   locked_at timestamp with time zone
   suspected_at timestamp with time zone
   suspected_by "char"
-  drained_at timestamp with time zone
   dead_at timestamp with time zone
   overrun_jobs bigint[] not null default '{}'::bigint[]
   left_at timestamp with time zone
@@ -258,6 +258,10 @@ table worker with (fillfactor=50)
   worker_lease_is_2_s_to_1_h CHECK (((lease_ms >= 2000) AND (lease_ms <= 3600000)))
   worker_pkey PRIMARY KEY (id)
   worker_suspicion_is_lock_or_time CHECK ((suspected_by = ANY (ARRAY['l'::"char", 't'::"char"])))
+table worker_drain
+  worker_id bigint not null
+  drained_at timestamp with time zone not null default clock_timestamp()
+  worker_drain_pkey PRIMARY KEY (worker_id)
 
 -- views
 view jobs(id bigint, kind text, queue text, status text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, updated_at timestamp with time zone, worker text, last_error text, payload json, result json, progress json, timeout_ms bigint, idempotency_key text, origin_id bigint, replaces_id bigint, replaced_by bigint, overrun boolean, snoozes bigint)
@@ -286,6 +290,7 @@ function leases() returns TABLE(attempt smallint, leased_at timestamp with time 
 function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
 function line_of(p_job bigint) returns TABLE(job_id bigint, status text, cause text, created_at timestamp with time zone, ended_at timestamp with time zone)
+function net(p_duty text) returns void
 function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left boolean) returns boolean
 function partitions() returns integer
 function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
@@ -313,11 +318,12 @@ function walk_anew(p_exact boolean DEFAULT true) returns void
 
 -- functions that those build on
 function add_partition(p_first bigint, p_end bigint) returns void
+function adopt_orphans() returns bigint
 function backoff_ms(p_attempt integer) returns bigint
 function begin_walk(r tenure.partition) returns tenure.partition
-function bound_tail(p_first bigint, p_width bigint) returns bigint
 function bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamp with time zone) returns void
 function bytes_of(p_jobs bigint[]) returns bigint
+function can_be_emptied(r tenure.partition) returns boolean
 function cancel_held(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
 function cancel_later(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
 function cancel_leased(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
@@ -333,6 +339,7 @@ function cut_text(p_text text) returns text
 function declare_dead() returns integer
 function drop_range(p_first bigint) returns bigint
 function drop_ranges() returns integer
+function drop_unused(p_ranges bigint[], p_drawn bigint) returns bigint
 function empty_range(r tenure.partition) returns tenure.partition
 function end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
 function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
@@ -341,12 +348,12 @@ function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
+function follow_cancel(p_job bigint, p_worker bigint) returns void
 function follow_cancels(p_limit integer) returns void
 function forget(p_jobs bigint[]) returns void
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
-function is_sealed(r tenure.partition) returns boolean
 function jobs_before(r tenure.partition) returns bigint
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
 function join_bits(bit varying) returns bit varying
@@ -357,6 +364,7 @@ function kinds_open(p_kinds text[], p_queue text, p_paused text[], p_in text[]) 
 function lane_of(p_priority smallint, p_flags smallint) returns smallint
 function lease_of(p_job bigint) returns tenure.lease
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
+function leave_spare(p_width_max bigint) returns void
 function limit_idle(p_ms bigint) returns void
 function live_in(p_first bigint, p_end bigint, p_limit integer) returns bigint[]
 function lock_class() returns integer
@@ -371,7 +379,9 @@ function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
 function next_look(r tenure.partition) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
+function note_queue(p_queue text) returns void
 function outline(p_message text) returns text
+function partition_name(p_table text, p_first bigint, p_end bigint) returns text
 function pause_readers() returns TABLE(virtualtransaction text)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
@@ -379,8 +389,8 @@ function put_off(r tenure.partition, p_at timestamp with time zone) returns tenu
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
 function refuse(p_state text, p_message text, p_hint text) returns void
+function request_cancels(p_jobs bigint[], p_worker bigint) returns boolean
 function rescue_lease(p_lease bigint) returns bigint
-function rescue_orphans(p_limit integer) returns bigint
 function retain_dead(p_limit integer) returns bigint
 function retain_range(p_limit integer) returns TABLE(removed bigint, emptied integer)
 function second_sighting_at(w tenure.worker) returns timestamp with time zone
@@ -395,7 +405,6 @@ function take_left_behind() returns bigint
 function take_waiting(p_job bigint) returns smallint
 function tell(p_worker bigint, p_word text) returns void
 function thin(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
-function tick_net() returns void
 function users_of(p_job text, p_outcome text) returns text[]
 function wake_next(p_queue text, p_worker bigint) returns void
 function wake_one(p_queue text) returns void

@@ -44,7 +44,7 @@ declare
   v_tick_in_ms bigint;
 begin
   -- One statement for all that is looked up before: each one has its price, and most claims find none of it.
-  select w.drained_at is not null, array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null),
+  select exists (select from tenure.worker_drain d where d.worker_id = w.id), array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null),
          exists (select from tenure.kind_pause)
     into v_drained, v_paused, v_some_kinds_paused
     from tenure.worker w

@@ -73,22 +73,24 @@ create or replace function tenure.queue_stats() returns table (queue text, avail
                                                     oldest_due_at timestamptz, paused_at timestamptz, paused_by text, pause_reason text)
 language sql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
   with counted as (
-    select r.queue, 'a' as what, sum(bit_count(r.mask)) as jobs from tenure.ready r group by r.queue
-    union all select t.queue, 's', sum(bit_count(t.mask)) from tenure.later t group by t.queue
-    union all select h.queue, 'h', sum(bit_count(h.mask)) from tenure.held h group by h.queue
-    union all select l.queue, 'r', sum(bit_count(l.strip)) from tenure.lease l group by l.queue
-    union all select d.queue, 'd', count(*) from tenure.dead_letter d
+    -- What came back has a new id, and the block that it always had.
+    select r.queue, 'a' as what, sum(bit_count(r.mask)) as jobs, min(r.block) filter (where r.id <> r.block) as first_back from tenure.ready r group by r.queue
+    union all select t.queue, 's', sum(bit_count(t.mask)), null from tenure.later t group by t.queue
+    union all select h.queue, 'h', sum(bit_count(h.mask)), null from tenure.held h group by h.queue
+    union all select l.queue, 'r', sum(bit_count(l.strip)), null from tenure.lease l group by l.queue
+    union all select d.queue, 'd', count(*), null from tenure.dead_letter d
       where not exists (select from tenure.replacement x where x.job_id = d.job_id) group by d.queue
-    union all select q.name, 'q', 0 from tenure.queue q),
+    union all select q.name, 'q', 0, null from tenure.queue q),
   summed as (
     select c.queue, coalesce(sum(c.jobs) filter (where c.what = 'a'), 0)::bigint as available, coalesce(sum(c.jobs) filter (where c.what = 's'), 0)::bigint as scheduled,
            coalesce(sum(c.jobs) filter (where c.what = 'r'), 0)::bigint as running, coalesce(sum(c.jobs) filter (where c.what = 'h'), 0)::bigint as held,
-           coalesce(sum(c.jobs) filter (where c.what = 'd'), 0)::bigint as dead
+           coalesce(sum(c.jobs) filter (where c.what = 'd'), 0)::bigint as dead, min(c.first_back) as first_back
     from counted c group by c.queue)
   select s.queue, s.available, s.scheduled, s.running, s.held, s.dead,
          (select min(coalesce(j.run_at, j.created_at))
-          from generate_series(-1, 4) as lane(priority)
-          cross join lateral (select r.block from tenure.ready r where r.queue = s.queue and r.priority = lane.priority order by r.id limit 1) first
+          from (select x.block from generate_series(-1, 4) as lane(priority)
+                cross join lateral (select r.block from tenure.ready r where r.queue = s.queue and r.priority = lane.priority order by r.id limit 1) x
+                union all select s.first_back) first
           join tenure.job j on j.id >= first.block * 128 and j.id < first.block * 128 + 128),
          q.paused_at, q.paused_by, q.pause_reason
   from summed s left join tenure.queue q on q.name = s.queue
@@ -98,7 +100,7 @@ $$;
 -- worker_list: the workers without their tokens.
 create or replace view tenure.worker_list as
 select w.id, w.name, w.host, w.pid, w.version, w.queues, w.kinds, w.started_at, w.seen_at, w.lease_until, w.lease_ms, w.locked_at is not null as has_lock,
-       case when w.dead_at is not null then 'dead' when w.suspected_at is not null then 'suspected' when w.drained_at is not null then 'drained' else 'alive' end as state,
+       case when w.dead_at is not null then 'dead' when w.suspected_at is not null then 'suspected' when exists (select from tenure.worker_drain d where d.worker_id = w.id) then 'drained' else 'alive' end as state,
        (select coalesce(sum(bit_count(l.strip)), 0) from tenure.lease l where l.worker_id = w.id) as running,
        cardinality(w.overrun_jobs) as overruns
 from tenure.worker w;

@@ -13,7 +13,8 @@ begin
 end $$;
 
 -- settle_pause: waits until no claim is under way that began before the pauses that are committed now, for p_wait_ms at most. True: none is. Call it
--- after the pause's transaction, in one of its own. Every claim holds its lock on kind_pause, taken before its snapshot, until its end.
+-- after the pause's transaction, in one of its own. Every claim holds its lock on kind_pause, taken before its snapshot, until its end. Who also
+-- reads what no claim reads is none, as a dump that goes on for hours.
 create or replace function tenure.settle_pause(p_wait_ms integer default 2000) returns boolean
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
@@ -34,6 +35,8 @@ language sql volatile as $$
   select k.virtualtransaction from pg_locks k
   where k.locktype = 'relation' and k.database = (select d.oid from pg_database d where d.datname = current_database())
     and k.relation = 'tenure.kind_pause'::regclass and k.pid <> pg_backend_pid() and k.granted
+    and not exists (select from pg_locks d where d.pid = k.pid and d.locktype = 'relation' and d.database = k.database
+                    and d.relation = 'tenure.dead_letter'::regclass and d.granted)
 $$;
 
 -- resume: the queue is claimed from again. True: it was paused.
@@ -84,14 +87,18 @@ language sql immutable as $$
 $$;
 
 -- drain_worker: a worker finishes what it runs and gets nothing more, until p_on is false; a new start of it is a new worker. False: no such
--- live worker. Locks: the worker's row.
+-- live worker. Locks: the worker's row in worker_drain, and not the one that its heartbeats update.
 create or replace function tenure.drain_worker(p_worker bigint, p_on boolean default true) returns boolean
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
 begin
-  update tenure.worker w set drained_at = case when p_on then coalesce(w.drained_at, clock_timestamp()) end
-    where w.id = p_worker and w.dead_at is null;
-  if found and not p_on then
+  if not exists (select from tenure.worker w where w.id = p_worker and w.dead_at is null) then
+    return false;
+  end if;
+  if p_on then
+    insert into tenure.worker_drain (worker_id) values (p_worker) on conflict do nothing;
+  else
+    delete from tenure.worker_drain d where d.worker_id = p_worker;
     perform tenure.tell(p_worker, 'work');
   end if;
-  return found;
+  return true;
 end $$;

@@ -11,29 +11,40 @@ language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp 
 declare
   c_dead_kept constant interval := '1 minute';
   c_time constant interval := '200 milliseconds';
+  c_warnings constant integer := 10;     -- a turn; those that follow are alike
   v_end_at constant timestamptz := clock_timestamp() + c_time;
   v_dead integer;
   v_jobs bigint := 0;
   v_leases integer := 0;
+  v_failed integer := 0;
+  v_from bigint;
   v_more boolean := false;
   v_lease record;
 begin
   v_dead := tenure.declare_dead();
+  v_from := (select d.place from tenure.duty d where d.name = 'rescue');
   for v_lease in
     select l.id from tenure.worker w join tenure.lease l on l.worker_id = w.id
-    where w.dead_at is not null
+    where w.dead_at is not null and l.id > v_from
     order by l.id limit p_limit for update of l skip locked
   loop
     v_leases := v_leases + 1;
     begin
       v_jobs := v_jobs + tenure.rescue_lease(v_lease.id);
     exception when others then
-      -- One bad row is one bad row: it is named, and tried again at the next run.
-      raise warning 'tenure: lease % could not be rescued: % (%)', v_lease.id, sqlerrm, sqlstate;
+      -- One bad row is one bad row: it is named, and tried again when all others had their turn.
+      v_failed := v_failed + 1;
+      if v_failed <= c_warnings then
+        raise warning 'tenure: lease % could not be rescued: % (%)', v_lease.id, sqlerrm, sqlstate;
+      end if;
     end;
-    v_more := clock_timestamp() > v_end_at;
+    v_more := v_leases >= p_limit or clock_timestamp() > v_end_at;
     exit when v_more;
   end loop;
+  -- The next turn goes on behind what could not be rescued.
+  update tenure.duty d set place = case when v_more and v_failed > 0 then v_lease.id else 0 end
+    where d.name = 'rescue' and (d.place > 0 or v_more and v_failed > 0);
+  v_more := v_more or v_from > 0 and v_jobs > 0;
   -- The row stays a while: a claim that was under way when its worker died commits leases afterwards, and is found by them.
   delete from tenure.worker w
     where w.id = any(array(select x.id from tenure.worker x
@@ -41,7 +52,7 @@ begin
                            order by x.id for update skip locked));
   -- Last, since it locks the rows of workers that may be on their way back.
   perform tenure.sight_workers();
-  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more or v_leases >= p_limit,
+  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
     'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
                 from tenure.worker w where w.suspected_at is not null and w.dead_at is null));
@@ -172,7 +183,7 @@ begin
 end $$;
 
 -- adopt_orphans: leases whose worker row is missing altogether (deleted by hand, or lost in a restore) get one that is dead, so that the next rescue
--- finds them. It reads the index by worker from one worker to the next. Returns the number of workers.
+-- finds them. It reads the index by worker from one worker to the next. Returns the number of workers. Drains of workers that are gone are removed.
 create or replace function tenure.adopt_orphans() returns bigint
 language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -187,5 +198,8 @@ begin
     from owner o where not exists (select from tenure.worker w where w.id = o.worker_id)
     on conflict do nothing;
   get diagnostics v_workers = row_count;
+  delete from tenure.worker_drain d
+    where d.worker_id = any(array(select x.worker_id from tenure.worker_drain x where not exists (select from tenure.worker w where w.id = x.worker_id)
+                                  order by x.worker_id for update skip locked));
   return v_workers;
 end $$;

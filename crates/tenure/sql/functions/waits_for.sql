@@ -39,7 +39,7 @@ begin
     return query select 'not_due', format('%s: it is due at %s', v_job.status, tenure.instant_text(v_job.run_at));
     return;
   end if;
-  if not exists (select from tenure.worker w where w.dead_at is null and w.drained_at is null and v_job.queue = any(w.queues) and v_job.kind = any(w.kinds)) then
+  if not exists (select from tenure.worker w where w.dead_at is null and not exists (select from tenure.worker_drain d where d.worker_id = w.id) and v_job.queue = any(w.queues) and v_job.kind = any(w.kinds)) then
     return query select 'no_worker', format('no worker takes jobs of the kind %s from the queue %s', v_job.kind, v_job.queue);
   elsif v_job.status <> 'available' then
     return query select 'being_moved', 'it is due, and becomes available at the next turn of maintenance';

@@ -112,11 +112,17 @@ create table tenure.worker (
   locked_at    timestamptz,          -- when a connection last took the session lock; null: has none (behind a pooler)
   suspected_at timestamptz,          -- first sighting: the lock is free, or the lease is over
   suspected_by "char" constraint worker_suspicion_is_lock_or_time check (suspected_by in ('l', 't')),
-  drained_at   timestamptz,          -- it finishes what it runs and gets nothing more
   dead_at      timestamptz,          -- second sighting: its leases are being given away; nothing brings it back
   overrun_jobs bigint[] not null default '{}', -- its jobs that should have ended and have not: told by the worker
   left_at      timestamptz           -- it has stopped in order, but for overrun_jobs: they go back when its process ends, at no cost of theirs
 ) with (fillfactor = 50);
+
+-- Workers that finish what they run and get nothing more. Beside the worker's row, which lives by its heartbeats: an operator's open
+-- transaction must not hold that. No foreign key, which would lock it too; maintenance removes what is left of workers that are gone.
+create table tenure.worker_drain (
+  worker_id  bigint primary key,
+  drained_at timestamptz not null default clock_timestamp()
+);
 
 create table tenure.sleeper (
   queue     text not null,
@@ -238,9 +244,11 @@ create table tenure.inbox (
 
 create table tenure.duty (
   name    text primary key,
-  next_at timestamptz not null
+  next_at timestamptz not null,
+  place   bigint not null default 0  -- where the last turn stopped before it was done, so that the next one goes on there
 ) with (fillfactor = 50);
-insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity');
+insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity'),
+  ('cancels', 'infinity'), ('rescue', 'infinity');  -- at every turn; only their place counts
 
 -- The attached ranges of job and outcome, in blocks. The last one has no end, so that an enqueue never lacks a partition.
 -- From walk_at on: how far retention has come with it.

@@ -301,7 +301,9 @@ impl Session {
             return Err(StoreError::Protocol(format!("{duty:?} is no duty")));
         }
         let (limit_ms, schema) = (limit.as_millis(), self.schema());
-        self.run_script(&format!("set local statement_timeout = {limit_ms}; select {schema}.net('{duty}')")).await.map(drop)
+        self.run_script(&format!("set local statement_timeout = {limit_ms}; select {schema}.net('{duty}')"))
+            .await
+            .map(drop)
     }
 
     /// One step of retention, of at most `rows` jobs deleted one by one, within `limit` on the server.

@@ -175,15 +175,25 @@ begin
       where (p_before is null or exists (select from tenure.job j where j.id = n.job_id and j.created_at < p_before))
         and not exists (select from tenure.cancel_request c where c.job_id = n.job_id and c.worker_id = v_row.worker_id)
       order by n.job_id);
-    if v_jobs <> '{}' then
-      insert into tenure.cancel_request (job_id, worker_id) select u.job, v_row.worker_id from unnest(v_jobs) as u(job)
-        on conflict (job_id) do update set worker_id = excluded.worker_id;
+    if v_jobs <> '{}' and tenure.request_cancels(v_jobs, v_row.worker_id) then
+      jobs := jobs + cardinality(v_jobs);
       perform tenure.tell(v_row.worker_id, 'cancel ' || u.job) from unnest(v_jobs) as u(job);
     end if;
-    jobs := jobs + cardinality(v_jobs);
     after := array[v_row.id]::text[];
     exit when jobs >= p_limit or clock_timestamp() > v_end_at;
   end loop;
+end $$;
+
+-- request_cancels: false, and nothing was asked for, when somebody else is just asking for one of these jobs and has not committed: the ends of all
+-- leases that the caller has locked would wait with it.
+create or replace function tenure.request_cancels(p_jobs bigint[], p_worker bigint) returns boolean
+language plpgsql set lock_timeout = '20ms' as $$
+begin
+  insert into tenure.cancel_request (job_id, worker_id) select u.job, p_worker from unnest(p_jobs) as u(job) order by u.job
+    on conflict (job_id) do update set worker_id = excluded.worker_id;
+  return true;
+exception when lock_not_available then
+  return false;
 end $$;
 
 -- count_jobs: how many a cancel of this selection would meet, by status. Counts bundles and not jobs unless an instant is named. Locks: none.

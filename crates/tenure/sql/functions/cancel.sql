@@ -1,6 +1,7 @@
 -- cancel: a job that waits ends at once (-> outcome, cancelled); one that runs is asked to, through its worker.
 -- Returns 'cancelled', 'requested', or where it stands already: 'completed', 'already cancelled', 'dead'. Null: no such job.
--- Locks: one row of ready, later or held, or none. A job moves between those tables; it is looked for again a few times.
+-- Locks: one row of ready, later or held, or none. A job moves between those tables; it is looked for again a few times. The leases come last: to look
+-- through them costs more than the rest.
 create or replace function tenure.cancel(p_job bigint) returns text
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
@@ -17,6 +18,13 @@ begin
       insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, v_now);
       return 'cancelled';
     end if;
+    if exists (select from tenure.dead_letter d where d.job_id = p_job) then
+      return 'dead';
+    end if;
+    select o.state into v_state from tenure.outcome o where o.job_id = p_job;
+    if found then
+      return case v_state when 'c' then 'completed' else 'already cancelled' end;
+    end if;
     v_worker := (tenure.lease_of(p_job)).worker_id;
     if v_worker is not null then
       -- A look first: whoever asks again holds no lock on the request that rescue would meet.
@@ -26,13 +34,6 @@ begin
       end if;
       perform tenure.tell(v_worker, 'cancel ' || p_job);
       return 'requested';
-    end if;
-    if exists (select from tenure.dead_letter d where d.job_id = p_job) then
-      return 'dead';
-    end if;
-    select o.state into v_state from tenure.outcome o where o.job_id = p_job;
-    if found then
-      return case v_state when 'c' then 'completed' else 'already cancelled' end;
     end if;
     if not exists (select from tenure.job j where j.id = p_job) then
       return null;
@@ -144,42 +145,57 @@ end $$;
 
 -- follow_cancels: a request is made while its job's attempt ends, or its worker gives the job back: it must not be lost with that. A job
 -- that waits again is cancelled, one that runs elsewhere is asked there, and what is left of ended jobs is removed.
--- It stops after a tenth of a second; in no order, so that those that cannot be followed do not keep it from the others for ever.
-create or replace function tenure.follow_cancels(p_limit integer default 100) returns void
-language plpgsql as $$
+-- It stops after a tenth of a second, and goes on from there at the next call.
+create or replace function tenure.follow_cancels(p_limit integer default 1000) returns void
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_end_at constant timestamptz := clock_timestamp() + interval '100 milliseconds';
   v_request record;
-  v_attempt smallint;
-  v_worker bigint;
+  v_place bigint := 0;
 begin
-  if not exists (select from tenure.cancel_request) then
-    return;
-  end if;
   for v_request in
-    select c.job_id from tenure.cancel_request c
-    where not exists (select from tenure.lease l where l.worker_id = c.worker_id and tenure.slot_of(l.blocks, l.strip, c.job_id) is not null)
-    order by random() limit p_limit
+    select c.job_id, c.worker_id from tenure.cancel_request c
+    where c.job_id > (select d.place from tenure.duty d where d.name = 'cancels') order by c.job_id limit p_limit
   loop
-    exit when clock_timestamp() > v_end_at;
     begin
-      v_attempt := tenure.take_waiting(v_request.job_id);
-      if v_attempt is not null then
-        insert into tenure.outcome (job_id, state, attempt, finished_at) values (v_request.job_id, 'x', v_attempt, clock_timestamp());
-        delete from tenure.cancel_request c where c.job_id = v_request.job_id;
-        continue;
-      end if;
-      v_worker := (tenure.lease_of(v_request.job_id)).worker_id;
-      if v_worker is not null then
-        update tenure.cancel_request c set worker_id = v_worker where c.job_id = v_request.job_id and c.worker_id <> v_worker;
-        perform tenure.tell(v_worker, 'cancel ' || v_request.job_id);
-      elsif exists (select from tenure.outcome o where o.job_id = v_request.job_id)
-         or exists (select from tenure.dead_letter d where d.job_id = v_request.job_id)
-         or not exists (select from tenure.job j where j.id = v_request.job_id) then
-        delete from tenure.cancel_request c where c.job_id = v_request.job_id;
-      end if;
+      perform tenure.follow_cancel(v_request.job_id, v_request.worker_id);
     exception when others then
       raise warning 'tenure: the request to cancel job % could not be followed: % (%)', v_request.job_id, sqlerrm, sqlstate;
     end;
+    p_limit := p_limit - 1;
+    if p_limit = 0 or clock_timestamp() > v_end_at then
+      v_place := v_request.job_id;
+      exit;
+    end if;
   end loop;
+  update tenure.duty d set place = v_place where d.name = 'cancels' and d.place <> v_place;
+end $$;
+
+-- follow_cancel: one request. What costs least is asked first: most jobs have ended, or still run where they were asked.
+create or replace function tenure.follow_cancel(p_job bigint, p_worker bigint) returns void
+language plpgsql as $$
+declare
+  v_attempt smallint;
+  v_worker bigint;
+begin
+  if exists (select from tenure.outcome o where o.job_id = p_job) or exists (select from tenure.dead_letter d where d.job_id = p_job)
+     or not exists (select from tenure.job j where j.id = p_job) then
+    perform tenure.take_cancel_requests(array[p_job]);
+    return;
+  end if;
+  if exists (select from tenure.lease l
+             where l.worker_id = p_worker and p_job >> 7 = any(l.blocks) and tenure.slot_of(l.blocks, l.strip, p_job) is not null) then
+    return;
+  end if;
+  v_attempt := tenure.take_waiting(p_job);
+  if v_attempt is not null then
+    insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, clock_timestamp());
+    perform tenure.take_cancel_requests(array[p_job]);
+    return;
+  end if;
+  v_worker := (tenure.lease_of(p_job)).worker_id;
+  if v_worker is not null then
+    update tenure.cancel_request c set worker_id = v_worker where c.job_id = p_job and c.worker_id <> v_worker;
+    perform tenure.tell(v_worker, 'cancel ' || p_job);
+  end if;
 end $$;

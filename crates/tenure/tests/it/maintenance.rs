@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_scenarios::protocol::{Registration, sqlstate};
+use tenure_scenarios::protocol::{Hand, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
 
 const ACT: Act = Act::Sleep { ms: 0 };
@@ -15,7 +15,8 @@ async fn use_up_all_ranges(stage: &Stage) {
 
 /// Where the range of this job ends, in ids; none: it has no end.
 async fn end_of_range(stage: &Stage, job: i64) -> Option<i64> {
-    let end = "select end_block * 128 from tenure.partition where first_block * 128 <= $1 order by first_block desc limit 1";
+    let end =
+        "select end_block * 128 from tenure.partition where first_block * 128 <= $1 order by first_block desc limit 1";
     stage.one(end, &[&job]).await
 }
 
@@ -130,11 +131,11 @@ async fn a_worker_that_was_just_suspected_comes_back_while_maintenance_goes_on()
         hand.sql.query("select pg_advisory_unlock_all()", &[]).await.unwrap();
         stage.execute("update tenure.duty set next_at = '-infinity'", &[]).await;
         let held = stage.db.sql().await;
-        held.batch_execute("create table seen (at timestamptz)").await.unwrap();
+        held.batch_execute("create table public.seen (at timestamptz)").await.unwrap();
         // Whatever tick does after the sighting is done with the row locked: it must be next to nothing.
-        let order = "create function note() returns trigger language plpgsql as 'begin insert into seen values (clock_timestamp()); return new; end';
+        let order = "create function note() returns trigger language plpgsql as 'begin insert into public.seen values (clock_timestamp()); return new; end';
              create trigger note before update of suspected_at on tenure.worker for each row execute function note();
-             create function promoted() returns trigger language plpgsql as 'begin if exists (select from seen) then raise exception ''a worker is locked meanwhile''; end if; return null; end';
+             create function promoted() returns trigger language plpgsql as 'begin if exists (select from public.seen) then raise exception ''a worker is locked meanwhile''; end if; return null; end';
              create trigger promoted after delete on tenure.later for each row execute function promoted()";
         held.batch_execute(order).await.unwrap();
         let due: i64 = stage.one("select tenure.enqueue('act', '{}', p_delay_ms => 1)", &[]).await;
@@ -144,6 +145,217 @@ async fn a_worker_that_was_just_suspected_comes_back_while_maintenance_goes_on()
         assert_eq!(stage.status(due).await, "available");
         let sql = stage.db.sql().await;
         assert!(tokio::time::timeout(Duration::from_secs(5), hand.move_to(sql)).await.unwrap().unwrap());
+    })
+    .await;
+}
+
+/// Every verb of an operator that locks something, for a worker and two jobs that run and one that is dead.
+fn operators_verbs(worker: i64, running: i64, dead: i64) -> Vec<String> {
+    let verbs = [
+        format!("drain_worker({worker})"),
+        format!("drain_worker({worker}, false)"),
+        "pause('default')".into(),
+        "pause('a queue to come')".into(),
+        "pause_kind('act')".into(),
+        "resume('default')".into(),
+        "resume_kind('act')".into(),
+        "set_keep('default', 'completed', 1000)".into(),
+        "set_keep(null, 'completed', 1000)".into(),
+        "walk_anew(true)".into(),
+        format!("cancel({running})"),
+        "cancel_many(array['running'], null, null, null, 'lease')".into(),
+        format!("requeue({dead})"),
+        format!("discard({dead})"),
+    ];
+    verbs.into_iter().map(|verb| format!("select tenure.{verb}")).collect()
+}
+
+#[tokio::test]
+async fn an_operator_who_has_not_committed_yet_makes_no_worker_wait() {
+    on_stage(Size::Ci, async |stage| {
+        const SOON: &str = "set statement_timeout = '1500ms'";
+        let both = Registration { queues: vec!["default".into(), "a queue to come".into()], ..Registration::default() };
+        let mut hand = stage.hand(&both).await;
+        for sql in [&stage.sql, &hand.sql] {
+            sql.batch_execute(SOON).await.unwrap();
+        }
+        let dead = stage.enqueue(&ACT).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        hand.bury(&jobs).await.unwrap();
+        let running = stage.enqueue(&ACT).await;
+        let held = hand.claim(1).await.unwrap().0;
+        assert_eq!(held.len(), 1);
+        stage.execute("delete from tenure.queue where name <> 'default'", &[]).await;
+        stage.sql.batch_execute("select tenure.pause('default'); select tenure.pause_kind('act')").await.unwrap();
+        for verb in operators_verbs(hand.worker, running, dead) {
+            let operator = stage.db.sql().await;
+            // Resumed for the worker's sake where it is not the verb itself.
+            if !verb.contains("resume") {
+                stage
+                    .sql
+                    .batch_execute("select tenure.resume('default'); select tenure.resume_kind('act')")
+                    .await
+                    .unwrap();
+            }
+            operator.batch_execute("begin").await.unwrap();
+            operator.query(&verb, &[]).await.unwrap_or_else(|e| panic!("{verb}: {e:?}"));
+            assert!(hand.heartbeat().await.unwrap_or_else(|e| panic!("heartbeat beside {verb}: {e:?}")).is_some());
+            let sql = stage.db.sql().await;
+            sql.batch_execute(SOON).await.unwrap();
+            assert!(hand.move_to(sql).await.unwrap_or_else(|e| panic!("attach beside {verb}: {e:?}")));
+            let sql = stage.db.sql().await;
+            sql.batch_execute(SOON).await.unwrap();
+            let mut dying =
+                Hand::register(sql, &both).await.unwrap_or_else(|e| panic!("register beside {verb}: {e:?}"));
+            let note = "select tenure.note_overruns($1, $2::text::uuid, '{}', false)";
+            hand.sql.query(note, &[&hand.worker, &hand.token]).await.unwrap_or_else(|e| panic!("{verb}: {e:?}"));
+            stage.enqueue_many(&ACT, 2).await;
+            hand.rewind();
+            let (some, _) = hand.claim(1).await.unwrap_or_else(|e| panic!("claim beside {verb}: {e:?}"));
+            assert_eq!(hand.complete(&some).await.unwrap_or_else(|e| panic!("complete beside {verb}: {e:?}")), []);
+            let lost = dying.claim(1).await.unwrap_or_else(|e| panic!("claim beside {verb}: {e:?}")).0.len() as i64;
+            stage.expire(dying.worker).await;
+            assert_eq!(stage.maintain().await["rescued"].as_i64(), Some(lost), "{verb}");
+            stage.one::<String>("select tenure.retain()::text", &[]).await;
+            operator.batch_execute("rollback").await.unwrap();
+        }
+        stage.sql.batch_execute("select tenure.resume('default'); select tenure.resume_kind('act')").await.unwrap();
+        assert_eq!(hand.complete(&held).await.unwrap(), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_drain_goes_with_its_worker() {
+    on_stage(Size::Ci, async |stage| {
+        let hand = stage.hand(&Registration::default()).await;
+        stage.execute("select tenure.drain_worker($1)", &[&hand.worker]).await;
+        stage.maintain().await;
+        let drains = "select count(*) from tenure.worker_drain";
+        assert_eq!(stage.count(drains, &[]).await, 1);
+        stage.execute("select tenure.leave_worker($1, $2::text::uuid)", &[&hand.worker, &hand.token]).await;
+        stage.maintain().await;
+        assert_eq!(stage.count(drains, &[]).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_to_cancel_that_handlers_take_their_time_with_cost_maintenance_little() {
+    on_stage(Size::Ci, async |stage| {
+        const JOBS: usize = 1_500;
+        let ids = stage.enqueue_many(&ACT, JOBS).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        hand.solo_kinds = vec!["act".into()];
+        let mut jobs = hand.claim(1_000).await.unwrap().0;
+        jobs.extend(hand.claim(1_000).await.unwrap().0);
+        assert_eq!(jobs.len(), JOBS);
+        // The last one fails while it is cancelled, and nobody sees the request yet.
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        for id in &ids {
+            tx.execute("insert into tenure.cancel_request (job_id, worker_id) values ($1, $2)", &[id, &hand.worker])
+                .await
+                .unwrap();
+        }
+        let last = jobs.iter().find(|job| job.job == ids[JOBS - 1]).unwrap();
+        assert_eq!(hand.fail(last, "retry", Some(60_000)).await.unwrap(), "retrying");
+        tx.commit().await.unwrap();
+        stage.sql.batch_execute("set statement_timeout = '2s'").await.unwrap();
+        for turns in 1.. {
+            stage.maintain().await;
+            if stage.status(last.job).await == "cancelled" {
+                break;
+            }
+            assert!(turns < 100, "it is not met");
+        }
+        // What has completed all the same leaves its request behind, for one turn.
+        assert_eq!(hand.complete(&jobs[..10]).await.unwrap(), []);
+        for turns in 1.. {
+            stage.maintain().await;
+            if stage.count("select count(*) from tenure.cancel_request", &[]).await == JOBS as i64 - 11 {
+                break;
+            }
+            assert!(turns < 100, "requests are left behind");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cancel_of_what_has_ended_does_not_look_through_what_runs() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue_many(&ACT, 3).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        let (jobs, _) = hand.claim(3).await.unwrap();
+        hand.complete(&jobs[..1]).await.unwrap();
+        hand.bury(&jobs[1..2]).await.unwrap();
+        let mut sql = stage.db.sql().await;
+        let tx = sql.transaction().await.unwrap();
+        let mut answers = Vec::new();
+        for job in &jobs[..2] {
+            answers.push(tx.query_one("select tenure.cancel($1)", &[&job.job]).await.unwrap().get::<_, String>(0));
+        }
+        assert_eq!(answers, ["completed", "dead"]);
+        let scans = "select (coalesce(seq_scan, 0) + coalesce(idx_scan, 0))::bigint from pg_stat_xact_user_tables where relid = 'tenure.lease'::regclass";
+        assert_eq!(tx.query_one(scans, &[]).await.unwrap().get::<_, i64>(0), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_that_cannot_be_rescued_do_not_keep_those_behind_them() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&ACT, 5).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        hand.solo_kinds = vec!["act".into()];
+        let (mut jobs, _) = hand.claim(5).await.unwrap();
+        jobs.sort_by_key(|job| job.lease);
+        let broken: Vec<i64> = jobs[..3].iter().map(|job| job.job).collect();
+        stage
+            .sql
+            .batch_execute(
+                "create table public.broken (job_id bigint);
+                 create function refuse() returns trigger language plpgsql as
+                   'begin if exists (select from public.broken b where b.job_id = new.job_id) then raise exception ''broken''; end if; return new; end';
+                 create trigger refuse before insert on tenure.attempt_error for each row execute function refuse()",
+            )
+            .await
+            .unwrap();
+        stage.execute("insert into broken select unnest($1::bigint[])", &[&broken]).await;
+        stage.expire(hand.worker).await;
+        let rescue = "select (tenure.rescue(2) ->> 'rescued')::bigint";
+        let mut rescued = Vec::new();
+        for _ in 0..3 {
+            rescued.push(stage.count(rescue, &[]).await);
+        }
+        assert_eq!(rescued, [0, 1, 1], "two at a time");
+        // Those before are tried again, too.
+        stage.execute("delete from broken", &[]).await;
+        for _ in 0..3 {
+            stage.count(rescue, &[]).await;
+        }
+        for id in ids {
+            assert_eq!(stage.status(id).await, "available");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_age_of_a_queue_counts_from_a_job_that_came_back() {
+    on_stage(Size::Ci, async |stage| {
+        let first = stage.enqueue(&ACT).await;
+        stage.execute("update tenure.job set created_at = created_at - interval '1 hour'", &[]).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        stage.enqueue(&ACT).await;
+        assert!(hand.release(&jobs).await.unwrap().is_empty());
+        // Both are in the same lane: the older job stands behind the newer one.
+        stage.execute("update tenure.ready set priority = 2", &[]).await;
+        assert_eq!(stage.status(first).await, "available");
+        let hours = "select round(extract(epoch from clock_timestamp() - oldest_due_at) / 3600)::bigint from tenure.queue_stats()";
+        assert_eq!(stage.count(hours, &[]).await, 1);
     })
     .await;
 }

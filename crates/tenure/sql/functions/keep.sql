@@ -1,9 +1,9 @@
 -- keep: how long finished jobs are kept before retention removes them: a queue's own ages, or those of all queues.
 -- set_keep sets one age. Parameters: p_queue (null: for all queues that have none of their own), p_outcome 'completed', 'cancelled' or 'dead',
 -- p_ms 1 s to 100 years (null: as if it had never been set). An age of 0 is refused: to one it means "at once", to another "for ever".
--- Retention looks at every range anew. Locks: the queue's row.
+-- Retention looks at every range anew. Locks: the queue's row, then those of walk_anew; none is waited for longer than 5 s.
 create or replace function tenure.set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
 declare
   c_ms_min constant bigint := 1000;
   c_ms_max constant bigint := 3155760000000;  -- 100 years of 365.25 days

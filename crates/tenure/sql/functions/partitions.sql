@@ -29,12 +29,15 @@ begin
                     where p.first_block > v_block and coalesce(p.end_block - p.first_block > c_width_max, true)
                     order by p.first_block for update nowait);
   if v_last.first_block is not null then
+    if v_unused = '{}' then
+      raise warning 'tenure: the range without an end is in use: no further ranges can be made, and finished jobs are removed from it one by one';
+      return 0;
+    end if;
     lock table tenure.job, tenure.outcome in access exclusive mode;
     -- Nobody inserts now, and whoever drew an id before is counted.
     select s.last_value into v_block from tenure.block_id s;
     v_first := tenure.drop_unused(v_unused, v_block);
     if v_first is null then
-      raise warning 'tenure: the range without an end is in use: no further ranges can be made, and finished jobs are removed from it one by one';
       return 0;
     end if;
     -- A range lasts a day or more: one that was used up sooner is followed by wider ones.

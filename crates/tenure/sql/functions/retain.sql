@@ -7,7 +7,9 @@
 -- Walks read indexes in their order. Parallel workers would read and sort all the rest of a range for each piece of it: without these settings
 -- the planner prefers that from some hundred thousand rows on, and a range of 250,000 jobs took minutes.
 -- Locks: a transaction-level advisory lock that only retain takes, without waiting. Then, in this order: rows of dead_letter or outcome,
--- skipping what others hold; or one old range of job and outcome (retain_empty.sql); the rows of the jobs in the other tables.
+-- skipping what others hold; or one old range of job and outcome (retain_empty.sql); the rows of the jobs in the other tables. Before that a
+-- range's row in `partition`, and at the end that of duty, skipping both when somebody holds them.
+-- A range whose step fails (a foreign key of the user's own to job, for one) is named in a warning and put off; the others go on.
 create or replace function tenure.retain(p_limit integer default 2000) returns json
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
@@ -25,23 +27,32 @@ begin
   end if;
   -- What a crash of the server undoes is done again.
   perform set_config('synchronous_commit', 'off', true);
-  v_dead := tenure.retain_dead(v_limit);
+  begin
+    v_dead := tenure.retain_dead(v_limit);
+  exception when others then
+    raise warning 'tenure: dead letters that are due could not be removed: % (%)', sqlerrm, sqlstate;
+    v_dead := 0;
+  end;
   select s.removed, s.emptied into v_step from tenure.retain_range(v_limit) s;
-  v_more := v_dead >= v_limit or exists (
+  -- No step: there is no range to walk over, or somebody holds those that there are.
+  v_more := v_dead >= v_limit or v_step.removed is not null and exists (
     select from tenure.partition p cross join tenure.block_id s where p.walk_at <= clock_timestamp() and p.first_block <= s.last_value);
   if not v_more then
     v_dropped := tenure.drop_ranges();
   end if;
-  update tenure.duty d set next_at = clock_timestamp() + case when v_more then interval '0' else c_every end where d.name = 'retain';
+  update tenure.duty d set next_at = clock_timestamp() + case when v_more then interval '0' else c_every end
+    where d.name = (select x.name from tenure.duty x where x.name = 'retain' for update skip locked);
   return json_build_object('ran', true, 'removed', v_dead + coalesce(v_step.removed, 0), 'emptied', coalesce(v_step.emptied, 0),
                            'dropped', v_dropped, 'in_use', (select count(*) from tenure.partition p where p.walk = 'e' and p.walk_at > clock_timestamp()), 'more', v_more);
 end $$;
 
 -- walk_anew: retention looks at every range now, also at those that it had put off. p_exact: it does not wait for a range to become due as a
--- whole, either; that is what an operator means who asks for it.
+-- whole, either; that is what an operator means who asks for it. Locks: the rows of `partition`, in the order of ids, then duty. Until its transaction
+-- ends retention stands still, and no new ranges are made.
 create or replace function tenure.walk_anew(p_exact boolean default true) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
 begin
+  perform from tenure.partition p where p.drop_at is null order by p.first_block for update;
   -- What is left of an emptied range is swept first.
   update tenure.partition p set walk_at = '-infinity', walk = case p.walk when 's' then p.walk end, exact = p.exact or p_exact, low_until = null
     where p.drop_at is null;

@@ -17,7 +17,7 @@ declare
   v_jobs tenure.job[];
   v_outcomes tenure.outcome[];
 begin
-  if not tenure.is_sealed(r) then
+  if not tenure.can_be_emptied(r) then
     return tenure.not_whole(r, null);
   end if;
   -- Those above first: who makes partitions locks them against everybody, and is not to be waited for with a range in hand.
@@ -169,7 +169,8 @@ language plpgsql as $$
 declare
   c_ranges constant integer := 16;
   c_again constant interval := '10 minutes';
-  v_ranges bigint[] := array(select p.first_block from tenure.partition p where p.drop_at <= clock_timestamp() order by p.first_block limit c_ranges);
+  v_ranges bigint[] := array(select p.first_block from tenure.partition p where p.drop_at <= clock_timestamp() order by p.first_block limit c_ranges
+                                   for update skip locked);
   v_dropped bigint[] := '{}';
   v_first bigint;
 begin
@@ -205,6 +206,10 @@ begin
   execute format('drop table %s, %s', v_job, v_outcome);
   delete from tenure.partition p where p.first_block = p_first;
   return p_first;
-exception when lock_not_available then
-  return null;
+exception
+  when lock_not_available then
+    return null;
+  when others then
+    raise warning 'tenure: the empty range from % on could not be dropped: % (%)', p_first * 128, sqlerrm, sqlstate;
+    return null;
 end $$;

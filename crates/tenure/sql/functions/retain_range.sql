@@ -10,31 +10,39 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
   c_time_ms constant bigint := 200;
+  c_again constant interval := '10 minutes';  -- after a step that failed
   v_timeout_ms constant bigint := (select s.setting::bigint from pg_settings s where s.name = 'statement_timeout');
   v_end_at constant timestamptz := clock_timestamp()
     + least(c_time_ms, case when v_timeout_ms > 0 then v_timeout_ms / 4 end) * interval '1 millisecond';
   v_old tenure.partition;
   r tenure.partition;
 begin
-  select p.* into r from tenure.partition p cross join tenure.block_id s
-    where p.walk_at <= clock_timestamp() and p.first_block <= s.last_value order by p.first_block limit 1;
+  select p.* into r from tenure.partition p
+    where p.walk_at <= clock_timestamp() and p.first_block <= (select s.last_value from tenure.block_id s) order by p.first_block limit 1
+    for update skip locked;
   if not found then
     return;
   end if;
   v_old := r;
-  if r.walk is null then
-    r := tenure.begin_walk(r);
-  end if;
-  if r.walk = 'l' then
-    r := tenure.look(r, p_limit, v_end_at);
-  elsif r.walk = 't' then
-    r := tenure.thin(r, p_limit, v_end_at);
-  elsif r.walk = 's' then
-    r := tenure.sweep(r, v_end_at);
-  elsif r.walk = 'e' then
-    r := tenure.empty_range(r);
-  end if;
-  -- The last write of the call, so that whoever makes partitions waits for it as short as can be. Its end is not ours.
+  begin
+    if r.walk is null then
+      r := tenure.begin_walk(r);
+    end if;
+    if r.walk = 'l' then
+      r := tenure.look(r, p_limit, v_end_at);
+    elsif r.walk = 't' then
+      r := tenure.thin(r, p_limit, v_end_at);
+    elsif r.walk = 's' then
+      r := tenure.sweep(r, v_end_at);
+    elsif r.walk = 'e' then
+      r := tenure.empty_range(r);
+    end if;
+  exception when others then
+    raise warning 'tenure: finished jobs of the range from % on could not be removed, it is put off: % (%)', v_old.first_block * 128, sqlerrm, sqlstate;
+    r := v_old;
+    r.walk_at := clock_timestamp() + c_again;
+  end;
+  -- Its end is not ours.
   update tenure.partition p
     set walk_at = r.walk_at, walk = r.walk, walked_to = r.walked_to, looked = r.looked, kept = r.kept, keep_jobs = r.keep_jobs, due_at = r.due_at,
         low = r.low, low_until = r.low_until, exact = r.exact, removed = r.removed, drop_at = r.drop_at
@@ -42,15 +50,17 @@ begin
   return query select r.removed - v_old.removed, (r.walk = 's' and v_old.walk is distinct from 's')::integer;
 end $$;
 
--- What the steps of a walk need to know of a range: the ids that end it, and whether it is sealed: no more ids are drawn from it, and this
--- transaction sees what was committed before each of its statements. Without that it must not be emptied: a job might be overlooked.
+-- What the steps of a walk need to know of a range: the ids that end it, and whether it can be emptied: it is sealed, that is, no more ids are drawn
+-- from it; this transaction sees what was committed before each of its statements, without which a job might be overlooked; and no foreign key of
+-- the user's own points to job, which forbids to truncate any part of it.
 create or replace function tenure.jobs_before(r tenure.partition) returns bigint
 language sql immutable as $$ select coalesce(r.end_block * 128, 9223372036854775807) $$;
 
-create or replace function tenure.is_sealed(r tenure.partition) returns boolean
+create or replace function tenure.can_be_emptied(r tenure.partition) returns boolean
 language sql volatile as $$
   select coalesce(r.end_block <= (select s.last_value from tenure.block_id s), false)
      and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+     and not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid = 'tenure.job'::regclass)
 $$;
 
 -- put_off: the walk is over, and the next one is not before p_at. Pauses are a hundred times as long as a walk over what is kept takes.
@@ -93,7 +103,7 @@ begin
     r.low := null;
     r.low_until := v_now + least(v_shortest, interval '1 day');
   end if;
-  if not tenure.is_sealed(r) then
+  if not tenure.can_be_emptied(r) then
     r.walk := 't';
     return r;
   end if;
@@ -224,7 +234,7 @@ create or replace function tenure.end_thinning(r tenure.partition, p_next_at tim
 language plpgsql as $$
 begin
   r.low := coalesce(r.low, r.walked_to + 1);
-  if r.kept = 0 and tenure.is_sealed(r) and cardinality(tenure.live_in(r.first_block, r.end_block, 1)) = 0
+  if r.kept = 0 and tenure.can_be_emptied(r) and cardinality(tenure.live_in(r.first_block, r.end_block, 1)) = 0
      and not exists (select from tenure.outcome o where o.job_id >= r.first_block * 128 and o.job_id < r.end_block * 128) then
     r.walk := 'e';
     r.keep_jobs := '{}';

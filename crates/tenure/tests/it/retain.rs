@@ -8,6 +8,7 @@ use tenure_scenarios::protocol::{BAD_INPUT, Leased, NOT_FOUND, Registration, sql
 use tenure_scenarios::scenario::retention::{
     beside_a_long_read, ended, narrow, plateau, retain_all, row_by_row, whole_ranges_under_load,
 };
+use tenure_scenarios::stage::text;
 use tenure_scenarios::{Act, Size, Stage, assert_held, on_stage};
 
 const DAY_MS: i64 = 86_400_000;
@@ -397,4 +398,50 @@ async fn a_long_read_of_an_old_range_makes_nobody_wait() {
 #[tokio::test]
 async fn tables_reach_a_size_and_stay_there() {
     on_stage(Size::from_env(), async |stage| assert_held(&plateau(stage).await)).await;
+}
+
+#[tokio::test]
+async fn a_range_that_cannot_be_removed_does_not_keep_the_others() {
+    on_stage(Size::Ci, async |stage| {
+        narrow(stage, 20, 3).await;
+        ended(stage, 4_000, 8).await;
+        let mine =
+            "create table mine (job_id bigint references tenure.job); insert into mine select min(id) from tenure.job";
+        stage.sql.batch_execute(mine).await.unwrap();
+        let buried = dead(stage, "default").await;
+        stage.execute("update tenure.dead_letter set died_at = died_at - interval '100 days'", &[]).await;
+        retain(stage).await;
+        assert_eq!(stage.status(buried).await, "unknown");
+        assert_eq!(in_range(stage, 20).await, 0);
+        assert!(in_range(stage, 0).await > 0);
+        // It goes when nothing points to it any more.
+        stage.sql.batch_execute("drop table mine").await.unwrap();
+        retain(stage).await;
+        assert_eq!(in_range(stage, 0).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_age_that_is_being_set_lets_nobody_wait() {
+    on_stage(Size::Ci, async |stage| {
+        let beyond =
+            "select setval('tenure.block_id', max(end_block)) from tenure.partition where end_block < 1000000000";
+        stage.count(beyond, &[]).await;
+        let buried = dead(stage, "default").await;
+        stage.execute("update tenure.dead_letter set died_at = died_at - interval '100 days'", &[]).await;
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        tx.execute("select tenure.set_keep(null, 'completed', 1000)", &[]).await.unwrap();
+        // It gives up before it has locked anybody else out.
+        let refused = stage.sql.query("select tenure.net('partitions')", &[]).await.unwrap_err();
+        assert!(text(&refused).contains("could not obtain lock on row"), "{}", text(&refused));
+        let step: String = stage.one("select tenure.retain()::text", &[]).await;
+        assert!(step.contains("\"removed\" : 1") && step.contains("\"more\" : false"), "{step}");
+        assert_eq!(stage.status(buried).await, "unknown");
+        tx.commit().await.unwrap();
+        stage.execute("select tenure.net('partitions')", &[]).await;
+        assert!(stage.count("select count(*) from tenure.partition", &[]).await > 4);
+    })
+    .await;
 }

@@ -7,7 +7,7 @@ use super::jobs::column;
 use crate::model::limits::LIST_MAX;
 use crate::model::names;
 use crate::store::operate::{DRAIN_WORKER, PAUSE_KIND, PAUSED_KINDS, RESUME_KIND, SETTLE_PAUSE, WAITS_FOR};
-use crate::{CancelFilter, Error, JobId, lifecycle::State};
+use crate::{CancelFilter, Error, ErrorCode, JobId, lifecycle::State};
 
 /// How often a drain looks.
 const DRAIN_LOOK: Duration = Duration::from_millis(250);
@@ -46,7 +46,8 @@ impl Client {
     /// this has returned. True: it was not paused so before. `by` is the database's user when not given.
     ///
     /// # Errors
-    /// `BadInput`: a name.
+    /// `BadInput`: a name. `Timeout`: it is paused, but a claim that began before has not come to its end within 2 s (a
+    /// stalled disk, a frozen session); call it again to wait again.
     pub async fn pause_kind(
         &self,
         kind: &str,
@@ -69,7 +70,13 @@ impl Client {
     /// is many times what a claim takes.
     pub(super) async fn settle_pause(&self) -> Result<(), Error> {
         let session = self.session().await?;
-        session.query(&SETTLE_PAUSE, &[]).await.map(drop).map_err(|e| Error::store(SETTLE_PAUSE.name, e))
+        let row = session.query_opt(&SETTLE_PAUSE, &[]).await.map_err(|e| Error::store(SETTLE_PAUSE.name, e))?;
+        if row.map_or(Ok(false), |row| column(&row, 0))? {
+            return Ok(());
+        }
+        let late = "paused, but a claim that began before is still under way after 2 s, and may start jobs";
+        Err(Error::new(ErrorCode::Timeout, late)
+            .with_help("pause again, which waits for it again, before you rely on it"))
     }
 
     /// Undoes the [`pause_kind`](Self::pause_kind) of the same kind and queue, and no other. True: there was one.

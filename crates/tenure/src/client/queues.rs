@@ -124,7 +124,8 @@ impl Client {
     /// `by` is the database's user when not given.
     ///
     /// # Errors
-    /// `BadInput`: the name.
+    /// `BadInput`: the name. `Timeout`: it is paused, but a claim that began before has not come to its end within 2 s (a
+    /// stalled disk, a frozen session); call it again to wait again.
     pub async fn pause(&self, queue: &str, by: Option<&str>, reason: Option<&str>) -> Result<bool, Error> {
         names::check_queue(queue)?;
         refuse_nul([by, reason])?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure::lifecycle::State;
 use tenure::testing::{until, until_within};
 use tenure::{
-    CancelFilter, Cancelled, Client, Context, DeadFilter, Fail, JobId, JobOptions, KindOptions, RawJson, RequeuePace,
-    Worker,
+    CancelFilter, Cancelled, Client, Context, DeadFilter, ErrorCode, Fail, JobId, JobOptions, KindOptions, RawJson,
+    RequeuePace, Worker,
 };
 use tenure_scenarios::protocol::{Hand, Registration};
 use tenure_scenarios::scenario::cancel::cancels_at_random;
@@ -198,6 +198,51 @@ async fn a_pause_comes_back_when_no_claim_is_under_way_that_does_not_know_of_it(
         assert_eq!(early.len(), 3);
         hand.rewind();
         assert_eq!(hand.claim(3).await.unwrap().0.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pause_says_when_a_claim_that_began_before_does_not_come_to_its_end() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        stage.enqueue_many(&Act::Sleep { ms: 0 }, 3).await;
+        // A dump reads everything, for hours, and is no claim.
+        let dump = stage.db.sql().await;
+        let read = "begin isolation level repeatable read; lock table tenure.kind_pause, tenure.dead_letter, tenure.ready in access share mode";
+        dump.batch_execute(read).await.unwrap();
+        assert!(client.pause("mail", None, None).await.unwrap());
+        assert!(client.pause_kind("act", Some("mail"), None, None).await.unwrap());
+        let mut hand = hand(stage, &["act"]).await;
+        hand.sql.batch_execute("begin").await.unwrap();
+        assert_eq!(hand.claim(3).await.unwrap().0.len(), 3);
+        let late = client.pause("default", None, None).await.unwrap_err();
+        assert_eq!(late.code(), ErrorCode::Timeout, "{late}");
+        assert!(late.to_string().starts_with("paused, but"), "{late}");
+        hand.sql.batch_execute("commit").await.unwrap();
+        assert!(!client.pause("default", None, None).await.unwrap(), "it was paused");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_selection_is_cancelled_past_a_job_that_somebody_is_just_cancelling() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        stage.enqueue_many(&Act::Sleep { ms: 0 }, 3).await;
+        let mut hand = hand(stage, &["act"]).await;
+        hand.solo_kinds = vec!["act".into()];
+        let (jobs, _) = hand.claim(3).await.unwrap();
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        tx.execute("select tenure.cancel($1)", &[&jobs[1].job]).await.unwrap();
+        assert_eq!(client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap().requested, 2);
+        tx.rollback().await.unwrap();
+        assert_eq!(client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap().requested, 1);
+        assert_eq!(
+            hand.heartbeat().await.unwrap().expect("alive").1,
+            jobs.iter().map(|job| job.job).collect::<Vec<_>>()
+        );
     })
     .await;
 }

@@ -22,7 +22,6 @@ use crate::store::{Introduction, Registration, Session, StoreError};
 
 /// Notifications are hints; more than this many unread ones are dropped.
 const NOTIFICATIONS_MAX: usize = 1024;
-const TICK_MAX: Duration = Duration::from_secs(5);
 /// Jobs that one step of retention deletes one by one, at most; fewer when a step takes too long.
 const RETAIN_ROWS: u32 = 2_000;
 /// And at least: even a very slow disk deletes so many within the limit.
@@ -320,7 +319,7 @@ impl<'a> Controlled<'a> {
     /// A maintenance turn.
     async fn tick(&mut self) {
         self.tick_at = None;
-        match self.session.tick(&self.registration, self.turn_max()).await {
+        match self.session.tick(&self.registration, self.engine.settings.turn_max).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();
                 self.engine.stats.rescued.add(count(ticked.rescued));
@@ -342,8 +341,9 @@ impl<'a> Controlled<'a> {
     /// connection's time at most; heartbeats and maintenance turns come between them.
     async fn retain(&mut self) {
         let start = Instant::now();
-        // Half a turn: one of each still leaves the heartbeat in time.
-        self.retain_at = match self.session.retain(self.retain_rows, self.turn_max() / 2).await {
+        // A cancel or a stop waits behind it.
+        let limit = self.engine.settings.turn_max / 2;
+        self.retain_at = match self.session.retain(self.retain_rows, limit).await {
             Ok(step) => {
                 self.engine.stats.removed.add(u64::try_from(step.removed).unwrap_or_default());
                 self.retain_rows = (self.retain_rows * 2).min(RETAIN_ROWS);
@@ -355,12 +355,6 @@ impl<'a> Controlled<'a> {
                 Some(Instant::now() + RETAIN_AGAIN)
             }
         };
-    }
-
-    /// How long a maintenance turn may take: a heartbeat that waits for it is still in time, for two periods are less than
-    /// the lease.
-    fn turn_max(&self) -> Duration {
-        self.engine.settings.heartbeat.min(TICK_MAX)
     }
 
     /// Nobody waits for longer than [`LEAVE_MAX`] for this.

@@ -241,17 +241,19 @@ impl<'a> Controlled<'a> {
                 }
                 _ = standing.wait_for(|now| now.as_deref() != Some(&*registration)) => Err(Served::Gone),
                 () = self.engine.until_gone() => Err(Served::Left(self.leave().await)),
+                // Nothing that comes again and again may keep these two waiting: neither news, nor turns without end.
+                _ = overruns.tick() => { self.note_overruns().await; Ok(()) }
+                () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
                 Some(notification) = self.notifications.recv() => {
                     if self.hear(notification.payload()) {
                         beat_at = Instant::now();
                     }
                     Ok(())
                 }
+                // Before the turns, for it pauses by itself after each step.
+                () = at(self.retain_at) => { self.retain().await; Ok(()) }
                 () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
                 () = at(self.tick_at) => { self.tick().await; Ok(()) }
-                () = at(self.retain_at) => { self.retain().await; Ok(()) }
-                _ = overruns.tick() => { self.note_overruns().await; Ok(()) }
-                () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
             };
             if let Err(end) = done {
                 return end;

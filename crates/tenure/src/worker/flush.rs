@@ -18,6 +18,7 @@ use super::engine::{Engine, Phase};
 use super::job_run::JobRun;
 use super::lease::{Job, Lease, Slots};
 use super::link::Attached;
+use super::moment::at;
 use super::result::refused_result;
 use crate::model::{Cause, JobId, RawJson, Verdict};
 use crate::store::{FailStatus, FailureRow, JsonText, Registration, StoreError, Strip};
@@ -222,7 +223,7 @@ async fn keep_writing(engine: &Arc<Engine>) {
         let next = waiting.iter().map(|group| group.not_before).min();
         tokio::select! {
             () = engine.outbox.filled.notified() => {}
-            () = until(next) => {}
+            () = at(next) => {}
         }
         let attached = engine.link.attached().await;
         let now = Instant::now();
@@ -236,13 +237,6 @@ async fn keep_writing(engine: &Arc<Engine>) {
         engine.stats.flushes.one();
         let again = join_all(groups.into_iter().map(|group| write(engine, &attached, group))).await;
         waiting.extend(again.into_iter().flatten());
-    }
-}
-
-async fn until(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant.into()).await,
-        None => std::future::pending().await,
     }
 }
 

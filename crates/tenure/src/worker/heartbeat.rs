@@ -15,6 +15,7 @@ use tokio_postgres::Notification;
 use super::backoff::Backoff;
 use super::engine::Engine;
 use super::link::loss_of;
+use super::moment::at;
 use super::standing::Side;
 use crate::error::Error;
 use crate::model::JobId;
@@ -365,12 +366,5 @@ impl<'a> Controlled<'a> {
             return false;
         }
         matches!(self.session.leave_worker(&self.registration).await, Ok(true))
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant.into()).await,
-        None => std::future::pending().await,
     }
 }

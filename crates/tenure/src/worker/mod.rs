@@ -19,6 +19,7 @@ mod judge;
 mod kinds;
 mod lease;
 mod link;
+mod moment;
 mod pace;
 mod panics;
 mod result;

@@ -2,8 +2,9 @@
 //! worker writes at once.
 //!
 //! A report stays here until the database said what became of it. When the answer to a group is lost with the
-//! connection, the same group is sent again: the lease row tells "done now", "done before" and "lease lost" apart. When
-//! a group is refused it is halved until the one bad report is alone; that one is then written in a plainer form.
+//! connection, the reports are sent again: the lease row tells "done now", "done before" and "lease lost" apart. A group
+//! that was not taken is halved, until it is small enough or the one bad report is alone; that one is then written in a
+//! plainer form, or waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -278,39 +279,46 @@ async fn write(engine: &Engine, attached: &Attached, group: Group) -> Vec<Group>
         return Vec::new();
     };
     match error {
-        error if error.is_lost() => vec![group],
         error if error.is_worker_gone() => {
             lost(engine, &group.reports);
             engine.outbox.settle(group.reports.len());
             Vec::new()
         }
-        error => after_refusal(engine, group, &error),
+        error => after_failure(engine, group, &error),
     }
 }
 
-/// One bad report must be one bad report: when a value or a lock is the reason, the group is halved, and a lone report
-/// is made plainer. Anything else is no fault of a report: the group waits and tries again for as long as the worker
-/// lives.
-fn after_refusal(engine: &Engine, mut group: Group, error: &StoreError) -> Vec<Group> {
-    if group.reports.len() > 1 && (error.is_about_values() || error.is_lock_wait()) {
-        let half = group.reports.split_off(group.reports.len() / 2);
-        let other =
-            Group { reports: half, registration: group.registration.clone(), backoff: Backoff::default(), ..group };
-        return vec![group, other];
+/// One bad report must be one bad report, and what is too much at once must not be sent at once for ever: a group is
+/// halved, whatever the reason, a connection that was lost over it included. A lone report is made plainer when a value is
+/// the reason; otherwise it waits and is tried again for as long as the worker lives. When neither a value nor a lock is
+/// the reason, the halves wait too: the whole database may be in trouble.
+fn after_failure(engine: &Engine, mut group: Group, error: &StoreError) -> Vec<Group> {
+    let (job, jobs) = (group.reports[0].job, group.reports.len());
+    // The next connection is waited for anyway.
+    if error.is_lost() || jobs > 1 && (error.is_about_values() || error.is_lock_wait()) {
+        return halved(group);
     }
-    let job = group.reports[0].job;
-    if error.is_about_values() && group.reports[0].make_plainer(&error.to_string()) {
+    if jobs == 1 && error.is_about_values() && group.reports[0].make_plainer(&error.to_string()) {
         tracing::warn!(%job, %error, "the end of a job could not be stored as it was");
         engine.stats.sanitised.one();
         return vec![group];
     }
     let wait = group.backoff.next();
     if group.backoff.is_loud() {
-        let jobs = group.reports.len();
         tracing::warn!(%job, jobs, %error, ?wait, "the ends of jobs could not be stored, trying again");
     }
     group.not_before = Instant::now() + wait;
-    vec![group]
+    halved(group)
+}
+
+/// The group in two parts, when it has more than one report.
+fn halved(mut group: Group) -> Vec<Group> {
+    if group.reports.len() == 1 {
+        return vec![group];
+    }
+    let reports = group.reports.split_off(group.reports.len() / 2);
+    let other = Group { reports, registration: group.registration.clone(), backoff: group.backoff.clone(), ..group };
+    vec![group, other]
 }
 
 async fn complete(engine: &Engine, attached: &Attached, group: &Group) -> Result<(), StoreError> {

@@ -13,6 +13,7 @@ mod limits;
 mod migrate;
 mod operate;
 mod readme;
+mod reports;
 mod retain;
 mod schema;
 mod selections;

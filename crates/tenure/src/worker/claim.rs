@@ -42,10 +42,13 @@ pub(super) async fn keep(engine: Arc<Engine>) {
             attached = engine.link.attached() => attached,
         };
         claimer.attach(&attached);
-        match claimer.round(&attached).await {
+        let done = match claimer.round(&attached).await {
+            Err(error) if error.is_worker_gone() => renew_or_give_up(&engine, &attached).await,
+            done => done,
+        };
+        match done {
             Ok(()) => backoff.reset(),
             Err(error) if error.is_lost() => {}
-            Err(error) if error.is_worker_gone() => engine.lost(&attached.registration, "its lease was over"),
             Err(error) => {
                 let wait = backoff.next();
                 if backoff.is_loud() {
@@ -55,6 +58,14 @@ pub(super) async fn keep(engine: Arc<Engine>) {
             }
         }
     }
+}
+
+/// A claim was refused because the lease is over. That alone takes no job from us.
+async fn renew_or_give_up(engine: &Engine, at: &Attached) -> Result<(), StoreError> {
+    if engine.standing.current().as_ref() == Some(&at.registration) && !at.renew(engine, &at.registration).await? {
+        engine.lost(&at.registration, "its lease was over, and its jobs were given to others");
+    }
+    Ok(())
 }
 
 /// A set of kinds, and where the next claim for them starts.
@@ -87,6 +98,8 @@ struct Claimer {
     all: View,
     quick: View,
     registration: Option<Arc<Registration>>,
+    /// The registration before, which may hold what a claim without an answer took.
+    former: Option<Arc<Registration>>,
     session: Option<Arc<Session>>,
     /// The queues for which this worker is registered as a sleeper.
     asleep: Vec<bool>,
@@ -117,6 +130,7 @@ impl Claimer {
             all: view(),
             quick: view(),
             registration: None,
+            former: None,
             session: None,
             asleep: vec![false; queues],
             low_wanted: true,
@@ -146,11 +160,12 @@ impl Claimer {
         if self.registration.as_ref() == Some(&attached.registration) {
             (self.audit_at, self.audits_soon) = (now, 2);
         } else {
-            self.registration = Some(attached.registration.clone());
+            self.former = self.registration.replace(attached.registration.clone());
             self.all.cursors.reset(now);
             self.quick.cursors.reset(now);
             self.asleep.fill(false);
-            (self.audit_at, self.audits_soon) = (now + self.audit_pause(), 0);
+            let pause = if self.former.is_some() { Duration::ZERO } else { self.audit_pause() };
+            (self.audit_at, self.audits_soon) = (now + pause, 0);
         }
     }
 
@@ -384,9 +399,19 @@ impl Claimer {
 
     /// Gives back leases that the database knows of and we do not. No claim of ours is under way meanwhile.
     async fn audit(&mut self, at: &Attached) -> Result<(), StoreError> {
+        if let Some(former) = &self.former {
+            if at.renew(&self.engine, former).await? {
+                self.give_back_unknown(at, former).await?;
+            }
+            self.former = None;
+        }
+        self.give_back_unknown(at, &at.registration).await
+    }
+
+    async fn give_back_unknown(&self, at: &Attached, registration: &Registration) -> Result<(), StoreError> {
         let unknown: Vec<_> = at
             .session
-            .leases_of(&at.registration)
+            .leases_of(registration)
             .await?
             .into_iter()
             .filter(|(lease, _)| !self.engine.held.knows(*lease))
@@ -396,7 +421,7 @@ impl Claimer {
         }
         let (leases, strips): (Vec<i64>, Vec<Strip>) = unknown.into_iter().unzip();
         // Those whose last job ended while we asked are among them and are gone already.
-        let back = at.session.release(&at.registration, &leases, &strips).await?;
+        let back = at.session.release(registration, &leases, &strips).await?;
         if !back.is_empty() {
             tracing::info!(leases = back.len(), "leases of a claim whose answer was lost go back");
         }

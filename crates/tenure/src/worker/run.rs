@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use super::context::{Context, StopReason};
 use super::engine::Engine;
-use super::flush::{Ending, Report};
 use super::job_run::{JobRun, Presence};
 use super::judge::{Finish, judge, judged};
 use super::lease::Job;
 use super::moment::at;
 use super::panics::Caught;
+use super::report::{Ending, Report};
 use crate::model::RawJson;
 
 /// Runs the job's handler to its end and leaves the report in the outbox.
@@ -87,10 +87,9 @@ fn report(run: &JobRun, finish: Finish, now: Instant) {
     }
 }
 
-/// No ending: nothing is reported, the job is not ours any more.
-fn put(run: &JobRun, ending: Option<Ending>) {
-    match ending {
-        Some(ending) => run.engine.outbox.put(Report::new(run, ending)),
-        None => run.engine.stats.lease_lost.one(),
+fn put(run: &JobRun, ending: Ending) {
+    if matches!(ending, Ending::Released) && run.stop_reason() == Some(StopReason::LeaseLost) {
+        run.engine.stats.lease_lost.one();
     }
+    run.engine.outbox.put(Report::new(run, ending));
 }

@@ -8,6 +8,7 @@ mod end;
 mod enqueue;
 mod faults;
 mod fire;
+mod given_up;
 mod lifecycle;
 mod limits;
 mod migrate;

@@ -166,7 +166,8 @@ pub(super) fn refuse_nul(texts: [Option<&str>; 2]) -> Result<(), Error> {
 }
 
 async fn wait_for_none(timeout: Option<Duration>, look: impl AsyncFn() -> Result<u64, Error>) -> Result<u64, Error> {
-    let until = timeout.map(|timeout| Instant::now() + timeout);
+    // A time that no clock shows is no limit.
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut none_since = None;
     loop {
         let left = look().await?;
@@ -176,5 +177,17 @@ async fn wait_for_none(timeout: Option<Duration>, look: impl AsyncFn() -> Result
             return Ok(left);
         }
         tokio::time::sleep(DRAIN_LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_of_any_length_is_a_wait() {
+        let nothing = async || Ok(0);
+        assert_eq!(wait_for_none(Some(Duration::MAX), nothing).await.expect("no error"), 0);
+        assert_eq!(wait_for_none(Some(Duration::ZERO), async || Ok(3)).await.expect("no error"), 3);
     }
 }

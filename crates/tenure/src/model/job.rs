@@ -197,7 +197,7 @@ impl JobOptions {
         self
     }
 
-    /// How long one attempt may take; the kind's own timeout when not given, no limit when zero.
+    /// How long one attempt may take, at most a year; the kind's own timeout when not given, no limit when zero.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self

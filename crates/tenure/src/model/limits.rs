@@ -62,6 +62,8 @@ pub const RECONNECT_GRACE_DEFAULT: Duration = Duration::from_secs(1);
 pub const POLL_DEFAULT: Duration = Duration::from_secs(1);
 /// How long running handlers may go on after a stop was asked for.
 pub const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
+/// And at most: a day.
+pub const SHUTDOWN_GRACE_MAX: Duration = Duration::from_secs(86_400);
 
 /// Jobs that one claim asks for.
 pub const CLAIM_DEFAULT: usize = 100;

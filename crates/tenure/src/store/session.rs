@@ -28,6 +28,11 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
+/// Whatever the role or the database sets for its sessions. Our statements are short, and compiling their plans takes
+/// longer than running them. They have a deadline of their own, and a group of reports that was cut off would only come
+/// again. The functions are written for read committed: under serializable, claims would undo each other all day.
+const OWN_SETTINGS: &str = r"-c jit=off -c statement_timeout=0 -c default_transaction_isolation=read\ committed";
+
 /// How to make a [`Session`].
 #[derive(Clone)]
 pub(crate) struct SessionOptions {
@@ -70,9 +75,8 @@ impl SessionOptions {
             // The check is a statement of its own before ours and would read another server's state.
             config.target_session_attrs(TargetSessionAttrs::Any);
         } else {
-            // Our statements are short; compiling their plans takes longer than running them.
             let own = config.get_options().unwrap_or_default();
-            config.options(format!("{own} -c jit=off"));
+            config.options(format!("{own} {OWN_SETTINGS}"));
         }
         config
     }

@@ -8,7 +8,7 @@ const CAP: Duration = Duration::from_secs(2);
 const CAP_HURRIED: Duration = Duration::from_millis(200);
 
 /// Counts failed tries.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Backoff {
     tries: u32,
     failing_since: Option<Instant>,

@@ -17,6 +17,7 @@ use crate::client::Client;
 use crate::error::{Error, ErrorCode};
 use crate::model::limits::{
     LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, POLL_DEFAULT, RECONNECT_GRACE_DEFAULT, SCHEMA_DEFAULT, SHUTDOWN_GRACE_DEFAULT,
+    SHUTDOWN_GRACE_MAX,
 };
 use crate::model::{Fail, Job, RawJson, names};
 use crate::store::{SessionOptions, Texts};
@@ -27,9 +28,19 @@ pub(super) const SLOTS_MAX: usize = 10_000;
 const RECONNECT_GRACE_MIN: Duration = Duration::from_millis(100);
 const POLL_MIN: Duration = Duration::from_millis(10);
 const POLL_MAX: Duration = Duration::from_secs(60);
+/// More heartbeats than this keep no lease any better, and leave a maintenance turn no time.
+const HEARTBEAT_MIN: Duration = Duration::from_millis(200);
+/// Of the lease, this part is between two heartbeats, at most: after one of them, a maintenance turn and an answer that
+/// never comes, the lease still lives.
+const HEARTBEAT_SHARE: u32 = 3;
 /// A claim or flush without an answer for so long means that the connection is dead.
 const WORK_DEADLINE: Duration = Duration::from_secs(10);
 const CONTROL_DEADLINE_MIN: Duration = Duration::from_secs(1);
+/// A maintenance turn may take a quarter of the lease: less than the control connection's deadline, and with a heartbeat's
+/// period far less than the lease. At least this, which is more than its duties take when they are busy …
+const TURN_MIN: Duration = Duration::from_millis(900);
+/// … and at most this, for a cancel or a stop waits behind it.
+const TURN_MAX: Duration = Duration::from_secs(5);
 
 /// Settings of a [`Worker`](super::Worker): queues, handlers and times.
 pub struct WorkerBuilder {
@@ -53,6 +64,8 @@ pub(super) struct Settings {
     pub(super) host: String,
     pub(super) lease: Duration,
     pub(super) heartbeat: Duration,
+    /// How long a maintenance turn may take.
+    pub(super) turn_max: Duration,
     pub(super) reconnect_grace: Duration,
     pub(super) shutdown_grace: Duration,
     pub(super) poll: Duration,
@@ -144,7 +157,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// How often the lease is extended; a third of the lease when not given, half of it at most.
+    /// How often the lease is extended: 200 ms to a third of the lease, which it is when not given.
     pub fn heartbeat(mut self, period: Duration) -> Self {
         self.heartbeat = Some(period);
         self
@@ -157,8 +170,9 @@ impl WorkerBuilder {
         self
     }
 
-    /// How long running handlers may go on after a stop was asked for; 30 s when not given. At its end they are asked
-    /// to stop (for a fifth of it, 5 s at most), then aborted, and their jobs go back without using an attempt.
+    /// How long running handlers may go on after a stop was asked for: 0 to 24 h, 30 s when not given. At its end they are
+    /// asked to stop (for a fifth of it, 5 s at most), then aborted, and their jobs go back without using an attempt.
+    /// Zero: they are aborted at once.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.shutdown_grace = grace;
         self
@@ -245,7 +259,8 @@ impl WorkerBuilder {
         Ok(Settings {
             work_session: session(WORK_DEADLINE),
             control_session: session(control_deadline),
-            heartbeat: self.heartbeat.unwrap_or(self.lease / 3),
+            heartbeat: self.heartbeat.unwrap_or(self.lease / HEARTBEAT_SHARE),
+            turn_max: turn_max(self.lease),
             lease: self.lease,
             reconnect_grace: self.reconnect_grace,
             shutdown_grace: self.shutdown_grace,
@@ -288,16 +303,16 @@ impl WorkerBuilder {
         );
         checks.push(outside("lease", self.lease, LEASE_MIN, LEASE_MAX));
         checks.push(outside("reconnect grace", self.reconnect_grace, RECONNECT_GRACE_MIN, self.lease.max(LEASE_MIN)));
+        checks.push(outside("shutdown grace", self.shutdown_grace, Duration::ZERO, SHUTDOWN_GRACE_MAX));
         checks.push(outside("poll interval", self.poll, POLL_MIN, POLL_MAX));
-        checks.push(self.heartbeat.and_then(|period| wrong_heartbeat(period, self.lease)));
+        let heartbeat_max = self.lease.max(LEASE_MIN) / HEARTBEAT_SHARE;
+        checks.push(self.heartbeat.and_then(|period| outside("heartbeat", period, HEARTBEAT_MIN, heartbeat_max)));
         checks.into_iter().flatten().collect()
     }
 }
 
-fn wrong_heartbeat(period: Duration, lease: Duration) -> Option<String> {
-    (period.is_zero() || period > lease / 2).then(|| {
-        format!("a heartbeat every {period:?} cannot keep a lease of {lease:?}: at most half of it, better a third")
-    })
+fn turn_max(lease: Duration) -> Duration {
+    (lease / 4).clamp(TURN_MIN, TURN_MAX)
 }
 
 fn outside(what: &str, value: Duration, min: Duration, max: Duration) -> Option<String> {
@@ -332,6 +347,7 @@ mod tests {
             .lease(Duration::from_secs(5))
             .heartbeat(Duration::from_secs(5))
             .reconnect_grace(Duration::from_secs(6))
+            .shutdown_grace(Duration::MAX)
             .start()
             .await
             .err()
@@ -344,10 +360,30 @@ mod tests {
             "concurrency 0",
             "queue \"mail\" is named twice",
             "no handler",
-            "a heartbeat every 5s cannot keep a lease of 5s",
+            "heartbeat 5s is outside 200ms to 1.66",
+            "shutdown grace 18446744073709551615.999999999s is outside 0ns to 86400s",
             "reconnect grace 6s is outside 100ms to 5s",
         ] {
             assert!(text.contains(part), "{part:?} in {text}");
         }
+    }
+
+    #[test]
+    fn a_heartbeat_that_waits_for_a_maintenance_turn_is_in_time() {
+        let nothing = |_: Context, _: RawJson| async { Ok(None) };
+        let check = |lease_ms: u64, turn_ms: u64| {
+            let builder =
+                WorkerBuilder::new("postgres://h/d".into()).queue("q", 1).lease(Duration::from_millis(lease_ms));
+            let engine = builder.handle_raw("k", KindOptions::new(), nothing).engine().expect("the settings are right");
+            let settings = &engine.settings;
+            assert_eq!(settings.turn_max, Duration::from_millis(turn_ms), "a lease of {lease_ms} ms");
+            assert!(settings.turn_max < settings.control_session.deadline, "the connection outlives a turn");
+            // The watchdog gives up a tenth of the lease before its end.
+            assert!(settings.heartbeat + settings.turn_max < settings.lease * 9 / 10);
+        };
+        check(2_000, 900);
+        check(4_000, 1_000);
+        check(30_000, 5_000);
+        check(3_600_000, 5_000);
     }
 }

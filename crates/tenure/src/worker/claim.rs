@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::backoff::Backoff;
 use super::cursors::Cursors;
-use super::engine::{Engine, Phase, Room, StopWish};
+use super::engine::{Engine, Phase, StopWish};
 use super::lease::jobs_of;
 use super::link::Attached;
-use super::pace::{AHEAD_MAX, ahead};
+use super::moment::at;
+use super::pace::{Portion, Wants, ahead, poll_interval, wants_of};
 use crate::store::{ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
 
 /// Jobs that were claimed ahead and could not start within this time go back.
@@ -26,8 +27,6 @@ const SECOND_AUDIT: Duration = Duration::from_secs(10);
 const AUDIT_MAX: Duration = Duration::from_secs(30);
 /// Payloads of jobs that wait for a slot, at most, per queue: what is claimed ahead is bounded in bytes too.
 const AHEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long after maintenance is due a poll looks whether it was done.
-const POLL_AFTER_TICK: Duration = Duration::from_millis(200);
 /// Work that comes less often than this is worth a notification each.
 const QUIET_AFTER: Duration = Duration::from_millis(100);
 
@@ -43,10 +42,13 @@ pub(super) async fn keep(engine: Arc<Engine>) {
             attached = engine.link.attached() => attached,
         };
         claimer.attach(&attached);
-        match claimer.round(&attached).await {
+        let done = match claimer.round(&attached).await {
+            Err(error) if error.is_worker_gone() => renew_or_give_up(&engine, &attached).await,
+            done => done,
+        };
+        match done {
             Ok(()) => backoff.reset(),
             Err(error) if error.is_lost() => {}
-            Err(error) if error.is_worker_gone() => engine.lost(&attached.registration, "its lease was over"),
             Err(error) => {
                 let wait = backoff.next();
                 if backoff.is_loud() {
@@ -56,6 +58,14 @@ pub(super) async fn keep(engine: Arc<Engine>) {
             }
         }
     }
+}
+
+/// A claim was refused because the lease is over. That alone takes no job from us.
+async fn renew_or_give_up(engine: &Engine, at: &Attached) -> Result<(), StoreError> {
+    if engine.standing.current().as_ref() == Some(&at.registration) && !at.renew(engine, &at.registration).await? {
+        engine.lost(&at.registration, "its lease was over, and its jobs were given to others");
+    }
+    Ok(())
 }
 
 /// A set of kinds, and where the next claim for them starts.
@@ -82,68 +92,14 @@ struct Passed {
     full: Vec<bool>,
 }
 
-/// How many jobs to ask for, per queue.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Wants {
-    /// Of all kinds.
-    all: Vec<i32>,
-    /// Of the quick kinds alone.
-    quick: Vec<i32>,
-}
-
-impl Wants {
-    fn wants(&self, queue: usize) -> bool {
-        self.all[queue] > 0 || self.quick[queue] > 0
-    }
-
-    /// The queues with room.
-    fn queues(&self) -> impl Iterator<Item = usize> {
-        (0..self.all.len()).filter(|queue| self.wants(*queue))
-    }
-}
-
-/// What to ask for of all kinds, and then of the quick ones. `target` is how many jobs of quick kinds may wait.
-fn wants_of(room: Room, target: usize, all_quick: bool) -> (i32, i32) {
-    if room.idle == 0 && room.pending >= target.div_ceil(2) {
-        return (0, 0);
-    }
-    let ahead = (room.idle + target).saturating_sub(room.pending).min(AHEAD_MAX);
-    if all_quick {
-        return (jobs(ahead), 0);
-    }
-    let free = room.slots.saturating_sub(room.slow_held);
-    if target == 0 {
-        return (jobs(room.idle.saturating_sub(room.pending).min(free)), 0);
-    }
-    // Slots that are always busy with quick jobs are soon free: one other job at a time may wait for one of them.
-    (jobs(room.idle.max(1).min(free)), jobs(ahead))
-}
-
-/// The time to the next poll. Jittered, so that many workers do not ask in step. Where it costs no further polls, one
-/// comes soon after maintenance is due: if whoever did it last has died, somebody notices at once.
-fn poll_interval(poll: Duration, tick_in: Option<Duration>, jitter: f64) -> Duration {
-    let after_tick = tick_in.map(|tick_in| tick_in + POLL_AFTER_TICK.mul_f64(jitter));
-    let near = after_tick.filter(|after_tick| *after_tick >= poll / 4 && *after_tick <= poll * 3 / 2);
-    near.unwrap_or_else(|| poll.mul_f64(0.9 + jitter / 10.0))
-}
-
-fn jobs(count: usize) -> i32 {
-    i32::try_from(count.min(AHEAD_MAX)).unwrap_or_default()
-}
-
-async fn until(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
 struct Claimer {
     engine: Arc<Engine>,
     names: Vec<String>,
     all: View,
     quick: View,
     registration: Option<Arc<Registration>>,
+    /// The registration before, which may hold what a claim without an answer took.
+    former: Option<Arc<Registration>>,
     session: Option<Arc<Session>>,
     /// The queues for which this worker is registered as a sleeper.
     asleep: Vec<bool>,
@@ -157,6 +113,7 @@ struct Claimer {
     tick_in: Option<Duration>,
     /// Size of a payload, as seen of late.
     payload_bytes: usize,
+    portion: Portion,
     /// When work was last found.
     found_at: Option<Instant>,
     /// When to ask for leases that we do not know, and how often soon.
@@ -173,6 +130,7 @@ impl Claimer {
             all: view(),
             quick: view(),
             registration: None,
+            former: None,
             session: None,
             asleep: vec![false; queues],
             low_wanted: true,
@@ -181,6 +139,7 @@ impl Claimer {
             due_at: None,
             tick_in: None,
             payload_bytes: 0,
+            portion: Portion::default(),
             found_at: None,
             audit_at: now,
             audits_soon: 0,
@@ -201,11 +160,12 @@ impl Claimer {
         if self.registration.as_ref() == Some(&attached.registration) {
             (self.audit_at, self.audits_soon) = (now, 2);
         } else {
-            self.registration = Some(attached.registration.clone());
+            self.former = self.registration.replace(attached.registration.clone());
             self.all.cursors.reset(now);
             self.quick.cursors.reset(now);
             self.asleep.fill(false);
-            (self.audit_at, self.audits_soon) = (now + self.audit_pause(), 0);
+            let pause = if self.former.is_some() { Duration::ZERO } else { self.audit_pause() };
+            (self.audit_at, self.audits_soon) = (now + pause, 0);
         }
     }
 
@@ -259,14 +219,14 @@ impl Claimer {
                 self.poll_at = Instant::now();
             }
             () = engine.room.notified() => {}
-            () = until(self.due_at) => {
+            () = at(self.due_at) => {
                 // The maintenance turn moves what is due and tells us.
                 self.due_at = None;
                 engine.tick_wanted.notify_one();
             }
-            () = until(look) => self.low_wanted = true,
-            () = until(Some(self.audit_at)) => {}
-            () = until(give_back) => {
+            () = at(look) => self.low_wanted = true,
+            () = at(Some(self.audit_at)) => {}
+            () = at(give_back) => {
                 if let Some(before) = Instant::now().checked_sub(WAITING_MAX) {
                     engine.give_back_waiting(before);
                 }
@@ -297,6 +257,8 @@ impl Claimer {
             wants.all.push(all);
             wants.quick.push(quick);
         }
+        self.portion.limit(&mut wants.all);
+        self.portion.limit(&mut wants.quick);
         wants
     }
 
@@ -317,8 +279,10 @@ impl Claimer {
             after: &pass.after,
             low: pass.low,
         };
-        let (rows, trailer) = at.session.claim(&at.registration, &request).await?;
         let engine = &self.engine;
+        let answer = at.session.claim(&at.registration, &request).await;
+        self.portion.learn(wants, &answer, began.elapsed(), engine.settings.work_session.deadline);
+        let (rows, trailer) = answer?;
         engine.stats.claims.one();
         let got = rows.len();
         if let Some(mean) = rows.iter().map(|row| row.payload.get().len()).sum::<usize>().checked_div(got) {
@@ -435,9 +399,19 @@ impl Claimer {
 
     /// Gives back leases that the database knows of and we do not. No claim of ours is under way meanwhile.
     async fn audit(&mut self, at: &Attached) -> Result<(), StoreError> {
+        if let Some(former) = &self.former {
+            if at.renew(&self.engine, former).await? {
+                self.give_back_unknown(at, former).await?;
+            }
+            self.former = None;
+        }
+        self.give_back_unknown(at, &at.registration).await
+    }
+
+    async fn give_back_unknown(&self, at: &Attached, registration: &Registration) -> Result<(), StoreError> {
         let unknown: Vec<_> = at
             .session
-            .leases_of(&at.registration)
+            .leases_of(registration)
             .await?
             .into_iter()
             .filter(|(lease, _)| !self.engine.held.knows(*lease))
@@ -447,54 +421,10 @@ impl Claimer {
         }
         let (leases, strips): (Vec<i64>, Vec<Strip>) = unknown.into_iter().unzip();
         // Those whose last job ended while we asked are among them and are gone already.
-        let back = at.session.release(&at.registration, &leases, &strips).await?;
+        let back = at.session.release(registration, &leases, &strips).await?;
         if !back.is_empty() {
             tracing::info!(leases = back.len(), "leases of a claim whose answer was lost go back");
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn room(slots: usize, idle: usize, pending: usize, slow_held: usize) -> Room {
-        Room { slots, idle, pending, slow_held, slow_running: slow_held }
-    }
-
-    #[test]
-    fn a_poll_comes_soon_after_maintenance_is_due_but_not_more_often() {
-        const MS: fn(u64) -> Duration = Duration::from_millis;
-        let check = |poll: u64, tick_in: Option<u64>, expected: u64| {
-            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), 1.0), MS(expected), "{poll} {tick_in:?}");
-        };
-        check(1000, None, 1000);
-        check(1000, Some(900), 1100);
-        check(1000, Some(100), 300);
-        check(1000, Some(0), 1000);
-        check(1000, Some(5000), 1000);
-        check(60_000, Some(900), 60_000);
-    }
-
-    #[test]
-    fn a_worker_never_asks_for_more_than_it_can_start() {
-        let check =
-            |room, target, all_quick, expected| assert_eq!(wants_of(room, target, all_quick), expected, "{room:?}");
-        // Nothing is known, or all is slow: free slots.
-        check(room(8, 8, 0, 0), 0, false, (8, 0));
-        check(room(8, 3, 0, 5), 0, false, (3, 0));
-        check(room(8, 0, 0, 8), 0, false, (0, 0));
-        // All is quick: free slots and what starts within the window, asked for when half of it is used up.
-        check(room(4, 4, 0, 0), 500, true, (504, 0));
-        check(room(4, 0, 250, 0), 500, true, (0, 0));
-        check(room(4, 0, 249, 0), 500, true, (251, 0));
-        check(room(4, 4, 0, 0), 5000, true, (1000, 0));
-        // Both: slots for the slow ones, the window for the quick ones.
-        check(room(4, 2, 0, 2), 100, false, (2, 102));
-        check(room(4, 0, 10, 1), 100, false, (1, 90));
-        check(room(4, 0, 10, 4), 100, false, (0, 90));
-        // More slots in use than allowed, after concurrency was lowered.
-        check(room(2, 0, 0, 5), 0, false, (0, 0));
     }
 }

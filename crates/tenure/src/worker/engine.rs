@@ -9,10 +9,11 @@ use tokio::sync::{Notify, watch};
 
 use super::builder::Settings;
 use super::context::StopReason;
-use super::flush::{Outbox, Report};
+use super::flush::Outbox;
 use super::kinds::Kind;
 use super::lease::{Held, Job, Running};
 use super::link::Link;
+use super::report::Report;
 use super::run::{give_up, run};
 use super::standing::Standing;
 use super::stats::Counters;

@@ -2,157 +2,29 @@
 //! worker writes at once.
 //!
 //! A report stays here until the database said what became of it. When the answer to a group is lost with the
-//! connection, the same group is sent again: the lease row tells "done now", "done before" and "lease lost" apart. When
-//! a group is refused it is halved until the one bad report is alone; that one is then written in a plainer form.
+//! connection, the reports are sent again: the lease row tells "done now", "done before" and "lease lost" apart. A group
+//! that was not taken is halved, until it is small enough or the one bad report is alone; that one is then written in a
+//! plainer form, or waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::backoff::Backoff;
 use super::engine::{Engine, Phase};
-use super::job_run::JobRun;
-use super::lease::{Job, Lease, Slots};
+use super::lease::Slots;
 use super::link::Attached;
-use super::result::refused_result;
-use crate::model::{Cause, JobId, RawJson, Verdict};
-use crate::store::{FailStatus, FailureRow, JsonText, Registration, StoreError, Strip};
+use super::moment::at;
+use super::report::{Ending, Report, Verb};
+use crate::store::{FailStatus, JsonText, Registration, StoreError, Strip};
 
 /// Reports in one statement, at most.
 const GROUP_MAX: usize = 1000;
 /// Bytes of results and error texts in one statement, at most, but for a single report: far below what one message may have.
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
-
-/// How an attempt ended.
-#[derive(Clone, Debug)]
-pub(super) enum Ending {
-    Completed(Option<RawJson>),
-    /// The handler's own transaction completed the job, if it committed; otherwise this is written.
-    CompletedItself(Box<Failure>),
-    Failed(Box<Failure>),
-    /// Not run, or not to its end, for no fault of the job's: no attempt is used.
-    Released,
-}
-
-/// What is written of a failed attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) verdict: &'static str,
-    pub(super) delay_ms: Option<i64>,
-    pub(super) cause: &'static str,
-    pub(super) message: String,
-    pub(super) details: Value,
-}
-
-/// How one job ended, on its way to the database.
-#[derive(Clone, Debug)]
-pub(super) struct Report {
-    job: JobId,
-    lease: Arc<Lease>,
-    slot: u32,
-    ending: Ending,
-    /// How often it was made plainer because the database refused it.
-    plainer: u8,
-}
-
-impl Report {
-    pub(super) fn new(run: &JobRun, ending: Ending) -> Report {
-        Report { job: run.job(), lease: run.lease.clone(), slot: run.slot, ending, plainer: 0 }
-    }
-
-    pub(super) fn given_back(job: &Job) -> Report {
-        Report { job: job.id, lease: job.lease.clone(), slot: job.slot, ending: Ending::Released, plainer: 0 }
-    }
-
-    /// Cancelled before its handler started.
-    pub(super) fn cancelled(job: &Job) -> Report {
-        let failure = Failure {
-            verdict: Verdict::Cancelled.as_str(),
-            delay_ms: None,
-            cause: Cause::Cancelled.as_str(),
-            message: "the job was cancelled before its handler started".to_owned(),
-            details: Value::Null,
-        };
-        Report { ending: Ending::Failed(Box::new(failure)), ..Report::given_back(job) }
-    }
-
-    /// About what it takes on the wire.
-    fn bytes(&self) -> usize {
-        match &self.ending {
-            Ending::Completed(Some(result)) => result.get().len(),
-            Ending::Failed(failure) => failure.message.len() + failure.details.to_string().len(),
-            Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Released => 0,
-        }
-    }
-
-    fn verb(&self) -> Verb {
-        match self.ending {
-            Ending::Completed(_) => Verb::Complete,
-            // "It did not complete" is refused as "already" when it did: the cheapest way to ask.
-            Ending::CompletedItself(_) | Ending::Failed(_) => Verb::Fail,
-            Ending::Released => Verb::Release,
-        }
-    }
-
-    fn is_in(&self, slots: &[(i64, Strip)]) -> bool {
-        slots.iter().any(|(lease, strip)| *lease == self.lease.id && strip.has(self.slot))
-    }
-
-    fn failure_row(&self) -> FailureRow {
-        let failure = match &self.ending {
-            Ending::Failed(failure) | Ending::CompletedItself(failure) => (**failure).clone(),
-            Ending::Completed(_) | Ending::Released => unreachable!("only failures are written by fail"),
-        };
-        FailureRow {
-            lease: self.lease.id,
-            job: self.job.get(),
-            verdict: failure.verdict,
-            delay_ms: failure.delay_ms,
-            cause: failure.cause,
-            message: failure.message,
-            details: failure.details,
-        }
-    }
-
-    /// The same end in a form that the database is more likely to take. False: there is none left.
-    fn make_plainer(&mut self, why: &str) -> bool {
-        self.plainer += 1;
-        self.ending = match (&self.ending, self.plainer) {
-            (Ending::Completed(Some(_)), 1) => Ending::Completed(Some(refused_result(why))),
-            (Ending::Completed(Some(_)), 2) => Ending::Completed(None),
-            (Ending::Failed(failure), 1) => Ending::Failed(Box::new(Failure {
-                message: "the error text could not be stored".to_owned(),
-                details: json!({ "refused": why.chars().take(200).collect::<String>() }),
-                ..(**failure).clone()
-            })),
-            (Ending::Failed(failure), 2) => Ending::Failed(Box::new(Failure {
-                message: String::new(),
-                details: Value::Null,
-                ..(**failure).clone()
-            })),
-            (Ending::CompletedItself(failure), 1) => Ending::CompletedItself(Box::new(Failure {
-                message: "the transaction of complete_in did not commit".to_owned(),
-                details: Value::Null,
-                ..(**failure).clone()
-            })),
-            (Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released, _) => {
-                return false;
-            }
-        };
-        true
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
-    Complete,
-    Fail,
-    Release,
-}
 
 /// Reports that nobody has sent yet.
 #[derive(Default)]
@@ -205,6 +77,8 @@ struct Group {
     bytes: usize,
     not_before: Instant,
     backoff: Backoff,
+    /// The database was asked whether the registration is good after all, and it is.
+    renewed: bool,
 }
 
 /// Writes reports until the worker has ended.
@@ -222,7 +96,7 @@ async fn keep_writing(engine: &Arc<Engine>) {
         let next = waiting.iter().map(|group| group.not_before).min();
         tokio::select! {
             () = engine.outbox.filled.notified() => {}
-            () = until(next) => {}
+            () = at(next) => {}
         }
         let attached = engine.link.attached().await;
         let now = Instant::now();
@@ -236,13 +110,6 @@ async fn keep_writing(engine: &Arc<Engine>) {
         engine.stats.flushes.one();
         let again = join_all(groups.into_iter().map(|group| write(engine, &attached, group))).await;
         waiting.extend(again.into_iter().flatten());
-    }
-}
-
-async fn until(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -266,6 +133,7 @@ fn grouped(reports: Vec<Report>) -> Vec<Group> {
                 bytes,
                 not_before: Instant::now(),
                 backoff: Backoff::default(),
+                renewed: false,
             }),
         }
     }
@@ -279,100 +147,122 @@ async fn write(engine: &Engine, attached: &Attached, group: Group) -> Vec<Group>
         Verb::Fail => fail(engine, attached, &group).await,
         Verb::Release => release(engine, attached, &group).await,
     };
-    let Err(error) = sent else {
-        engine.outbox.settle(group.reports.len());
+    match sent {
+        Ok(refused) => after_answer(engine, attached, group, refused).await,
+        Err(error) if error.is_worker_gone() => {
+            let refused = group.reports.clone();
+            after_answer(engine, attached, group, refused).await
+        }
+        Err(error) => after_failure(engine, group, &error),
+    }
+}
+
+/// What was refused because the lease was gone is sent once more if the registration is good after all.
+async fn after_answer(engine: &Engine, attached: &Attached, group: Group, refused: Vec<Report>) -> Vec<Group> {
+    engine.outbox.settle(group.reports.len() - refused.len());
+    if refused.is_empty() {
         return Vec::new();
-    };
-    match error {
-        error if error.is_lost() => vec![group],
-        error if error.is_worker_gone() => {
+    }
+    let group = Group { reports: refused, ..group };
+    let renewed = if group.renewed { Ok(false) } else { attached.renew(engine, &group.registration).await };
+    match renewed {
+        Ok(true) => vec![Group { renewed: true, ..group }],
+        Ok(false) => {
             lost(engine, &group.reports);
             engine.outbox.settle(group.reports.len());
             Vec::new()
         }
-        error => after_refusal(engine, group, &error),
+        Err(error) => after_failure(engine, group, &error),
     }
 }
 
-/// One bad report must be one bad report: when a value or a lock is the reason, the group is halved, and a lone report
-/// is made plainer. Anything else is no fault of a report: the group waits and tries again for as long as the worker
-/// lives.
-fn after_refusal(engine: &Engine, mut group: Group, error: &StoreError) -> Vec<Group> {
-    if group.reports.len() > 1 && (error.is_about_values() || error.is_lock_wait()) {
-        let half = group.reports.split_off(group.reports.len() / 2);
-        let other =
-            Group { reports: half, registration: group.registration.clone(), backoff: Backoff::default(), ..group };
-        return vec![group, other];
+/// One bad report must be one bad report, and what is too much at once must not be sent at once for ever: a group is
+/// halved, whatever the reason, a connection that was lost over it included. A lone report is made plainer when a value is
+/// the reason; otherwise it waits and is tried again for as long as the worker lives. When neither a value nor a lock is
+/// the reason, the halves wait too: the whole database may be in trouble.
+fn after_failure(engine: &Engine, mut group: Group, error: &StoreError) -> Vec<Group> {
+    let (job, jobs) = (group.reports[0].job, group.reports.len());
+    // The next connection is waited for anyway.
+    if error.is_lost() || jobs > 1 && (error.is_about_values() || error.is_lock_wait()) {
+        return halved(group);
     }
-    let job = group.reports[0].job;
-    if error.is_about_values() && group.reports[0].make_plainer(&error.to_string()) {
+    if jobs == 1 && error.is_about_values() && group.reports[0].make_plainer(&error.to_string()) {
         tracing::warn!(%job, %error, "the end of a job could not be stored as it was");
         engine.stats.sanitised.one();
         return vec![group];
     }
     let wait = group.backoff.next();
     if group.backoff.is_loud() {
-        let jobs = group.reports.len();
         tracing::warn!(%job, jobs, %error, ?wait, "the ends of jobs could not be stored, trying again");
     }
     group.not_before = Instant::now() + wait;
-    vec![group]
+    halved(group)
 }
 
-async fn complete(engine: &Engine, attached: &Attached, group: &Group) -> Result<(), StoreError> {
+/// The group in two parts, when it has more than one report.
+fn halved(mut group: Group) -> Vec<Group> {
+    if group.reports.len() == 1 {
+        return vec![group];
+    }
+    let reports = group.reports.split_off(group.reports.len() / 2);
+    let other = Group { reports, registration: group.registration.clone(), backoff: group.backoff.clone(), ..group };
+    vec![group, other]
+}
+
+/// The reports that were refused: their leases are gone.
+async fn complete(engine: &Engine, attached: &Attached, group: &Group) -> Result<Vec<Report>, StoreError> {
     let slots = slots_of(&group.reports);
     let (mut jobs, mut results) = (Vec::new(), Vec::new());
     for report in &group.reports {
-        if let Ending::Completed(Some(result)) = &report.ending {
-            jobs.push(report.job.get());
+        if let Some((job, result)) = report.result() {
+            jobs.push(job.get());
             results.push(JsonText(result.get()));
         }
     }
     let not_now =
         attached.session.complete_many(&group.registration, &slots.leases, &slots.strips, &jobs, &results).await?;
-    let lost = refused_of(engine, attached, &group.reports, &not_now).await?;
-    engine.stats.completed.add((group.reports.len() - lost) as u64);
-    Ok(())
+    let refused = refused_of(engine, attached, &group.reports, &not_now).await?;
+    engine.stats.completed.add((group.reports.len() - refused.len()) as u64);
+    Ok(refused)
 }
 
-/// Of what was not completed now: what this lease had completed before is fine, the rest is lost; how many.
+/// Of what was not completed now: what this lease had completed before is fine, the rest is refused.
 async fn refused_of(
     engine: &Engine,
     attached: &Attached,
     reports: &[Report],
     not_now: &[(i64, Strip)],
-) -> Result<usize, StoreError> {
+) -> Result<Vec<Report>, StoreError> {
     let asked: Vec<_> = reports.iter().filter(|report| report.is_in(not_now)).collect();
     if asked.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     let (leases, jobs): (Vec<_>, Vec<_>) = asked.iter().map(|report| (report.lease.id, report.job.get())).unzip();
     let ended = attached.session.ended_by(&leases, &jobs).await?;
-    let refused: Vec<_> = asked.iter().zip(&ended).filter(|(_, ended)| !**ended).map(|(report, _)| *report).collect();
-    refused.iter().for_each(|report| lost(engine, std::slice::from_ref(*report)));
+    let refused: Vec<_> =
+        asked.iter().zip(&ended).filter(|(_, ended)| !**ended).map(|(report, _)| (*report).clone()).collect();
     engine.stats.already.add((asked.len() - refused.len()) as u64);
-    Ok(refused.len())
+    Ok(refused)
 }
 
-async fn release(engine: &Engine, attached: &Attached, group: &Group) -> Result<(), StoreError> {
+async fn release(engine: &Engine, attached: &Attached, group: &Group) -> Result<Vec<Report>, StoreError> {
     let slots = slots_of(&group.reports);
     let not_held = attached.session.release(&group.registration, &slots.leases, &slots.strips).await?;
-    let held = group.reports.iter().filter(|report| !report.is_in(&not_held));
-    engine.stats.released.add(held.count() as u64);
-    Ok(())
+    let refused: Vec<_> = group.reports.iter().filter(|report| report.is_in(&not_held)).cloned().collect();
+    engine.stats.released.add((group.reports.len() - refused.len()) as u64);
+    Ok(refused)
 }
 
-async fn fail(engine: &Engine, attached: &Attached, group: &Group) -> Result<(), StoreError> {
+async fn fail(engine: &Engine, attached: &Attached, group: &Group) -> Result<Vec<Report>, StoreError> {
     let rows: Vec<_> = group.reports.iter().map(Report::failure_row).collect();
     let statuses = attached.session.fail(&group.registration, &rows).await?;
     if statuses.len() != rows.len() {
         return Err(StoreError::Protocol(format!("fail answered {} of {} failures", statuses.len(), rows.len())));
     }
     // The answers stand in the order of the question.
-    for (report, (_, status)) in group.reports.iter().zip(statuses) {
-        note_failed(engine, report, status);
-    }
-    Ok(())
+    let answered = group.reports.iter().zip(statuses.iter().map(|(_, status)| *status));
+    answered.clone().for_each(|(report, status)| note_failed(engine, report, status));
+    Ok(answered.filter(|(_, status)| *status == FailStatus::Lost).map(|(report, _)| report.clone()).collect())
 }
 
 fn note_failed(engine: &Engine, report: &Report, status: FailStatus) {
@@ -387,7 +277,8 @@ fn note_failed(engine: &Engine, report: &Report, status: FailStatus) {
         (_, FailStatus::Snoozed) => stats.snoozed.one(),
         (_, FailStatus::Cancelled) => stats.cancelled.one(),
         (_, FailStatus::Already) => stats.already.one(),
-        (_, FailStatus::Lost) => lost(engine, std::slice::from_ref(report)),
+        // Not the last word on it.
+        (_, FailStatus::Lost) => {}
     }
 }
 
@@ -419,22 +310,9 @@ pub(super) async fn settled_within(engine: &Engine, limit: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::tests::{a_failure, failure, report};
     use super::*;
-
-    fn report(lease: i64, slot: u32, worker: i64, ending: Ending) -> Report {
-        let registration = Arc::new(Registration { worker, token: "t".into() });
-        let lease = Arc::new(Lease { id: lease, slots: 128, registration });
-        Report { job: JobId::from(lease.id * 128 + i64::from(slot)), lease, slot, ending, plainer: 0 }
-    }
-
-    fn a_failure() -> Box<Failure> {
-        let details = Value::Null;
-        Box::new(Failure { verdict: "retry", delay_ms: None, cause: "error", message: "m".into(), details })
-    }
-
-    fn failure() -> Ending {
-        Ending::Failed(a_failure())
-    }
+    use crate::model::RawJson;
 
     #[test]
     fn a_group_holds_one_verb_of_one_registration() {
@@ -448,46 +326,15 @@ mod tests {
         let groups = grouped(reports);
         let shape: Vec<_> = groups.iter().map(|group| (group.verb, group.reports.len())).collect();
         assert_eq!(shape, [(Verb::Complete, 2), (Verb::Fail, 2), (Verb::Complete, 1)]);
-        let many = grouped(
-            (0..2500)
-                .map(|n| report(n, 0, 7, Ending::Released))
-                .map(|mut report| {
-                    report.lease = Arc::new(Lease {
-                        id: report.lease.id,
-                        slots: 128,
-                        registration: Arc::new(Registration { worker: 7, token: "t".into() }),
-                    });
-                    report
-                })
-                .collect(),
-        );
+        let many = grouped((0..2500).map(|n| report(n, 0, 7, Ending::Released)).collect());
         assert_eq!(many.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [1000, 1000, 500]);
     }
 
     #[test]
     fn a_group_fits_a_message() {
-        let me = Arc::new(Registration { worker: 7, token: "t".into() });
-        let large = |n: i64| Report {
-            job: JobId::from(n),
-            lease: Arc::new(Lease { id: n, slots: 128, registration: me.clone() }),
-            slot: 0,
-            ending: Ending::Completed(Some(RawJson::of(&"x".repeat(1_000_000)).expect("JSON"))),
-            plainer: 0,
-        };
+        let large = |n| report(n, 0, 7, Ending::Completed(Some(RawJson::of(&"x".repeat(1_000_000)).expect("JSON"))));
         let groups = grouped((1..=20).map(large).collect());
         assert_eq!(groups.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [8, 8, 4]);
-    }
-
-    #[test]
-    fn a_refused_report_becomes_plainer_until_nothing_can_be_refused() {
-        let mut done = report(1, 0, 7, Ending::Completed(Some(RawJson::parse("[1]").expect("JSON"))));
-        assert!(done.make_plainer("why"));
-        assert!(matches!(&done.ending, Ending::Completed(Some(marked)) if marked.get().contains("why")));
-        assert!(done.make_plainer("why"));
-        assert!(matches!(done.ending, Ending::Completed(None)));
-        assert!(!done.make_plainer("why"));
-        let mut failed = report(1, 0, 7, failure());
-        assert!(failed.make_plainer("why") && failed.make_plainer("why") && !failed.make_plainer("why"));
     }
 
     #[test]

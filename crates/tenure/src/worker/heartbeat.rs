@@ -15,6 +15,7 @@ use tokio_postgres::Notification;
 use super::backoff::Backoff;
 use super::engine::Engine;
 use super::link::loss_of;
+use super::moment::at;
 use super::standing::Side;
 use crate::error::Error;
 use crate::model::JobId;
@@ -22,7 +23,6 @@ use crate::store::{Introduction, Registration, Session, StoreError};
 
 /// Notifications are hints; more than this many unread ones are dropped.
 const NOTIFICATIONS_MAX: usize = 1024;
-const TICK_MAX: Duration = Duration::from_secs(5);
 /// Jobs that one step of retention deletes one by one, at most; fewer when a step takes too long.
 const RETAIN_ROWS: u32 = 2_000;
 /// And at least: even a very slow disk deletes so many within the limit.
@@ -245,18 +245,20 @@ impl<'a> Controlled<'a> {
                 }
                 _ = standing.wait_for(|now| now.as_deref() != Some(&*registration)) => Err(Served::Gone),
                 () = self.engine.until_gone() => Err(Served::Left(self.leave().await)),
+                // Nothing that comes again and again may keep these two waiting: neither news, nor turns without end.
+                _ = overruns.tick() => { self.note_overruns().await; Ok(()) }
+                () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
                 Some(notification) = self.notifications.recv() => {
                     if self.hear(notification.payload()) {
                         beat_at = Instant::now();
                     }
                     Ok(())
                 }
+                // Before the turns, for it pauses by itself after each step.
+                () = at(self.retain_at) => { self.retain().await; Ok(()) }
                 () = std::future::ready(()), if !self.net.is_empty() => { self.net().await; Ok(()) }
                 () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
                 () = at(self.tick_at) => { self.tick().await; Ok(()) }
-                () = at(self.retain_at) => { self.retain().await; Ok(()) }
-                _ = overruns.tick() => { self.note_overruns().await; Ok(()) }
-                () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
             };
             if let Err(end) = done {
                 return end;
@@ -324,7 +326,7 @@ impl<'a> Controlled<'a> {
     /// A maintenance turn.
     async fn tick(&mut self) {
         self.tick_at = None;
-        match self.session.tick(&self.registration, self.turn_max()).await {
+        match self.session.tick(&self.registration, self.engine.settings.turn_max).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();
                 self.engine.stats.rescued.add(count(ticked.rescued));
@@ -356,8 +358,9 @@ impl<'a> Controlled<'a> {
     /// connection's time at most; heartbeats and maintenance turns come between them.
     async fn retain(&mut self) {
         let start = Instant::now();
-        // Half a turn: one of each still leaves the heartbeat in time.
-        self.retain_at = match self.session.retain(self.retain_rows, self.turn_max() / 2).await {
+        // A cancel or a stop waits behind it.
+        let limit = self.engine.settings.turn_max / 2;
+        self.retain_at = match self.session.retain(self.retain_rows, limit).await {
             Ok(step) => {
                 self.engine.stats.removed.add(u64::try_from(step.removed).unwrap_or_default());
                 self.retain_rows = (self.retain_rows * 2).min(RETAIN_ROWS);
@@ -371,24 +374,11 @@ impl<'a> Controlled<'a> {
         };
     }
 
-    /// How long a maintenance turn may take: a heartbeat that waits for it is still in time, for two periods are less than
-    /// the lease.
-    fn turn_max(&self) -> Duration {
-        self.engine.settings.heartbeat.min(TICK_MAX)
-    }
-
     /// Nobody waits for longer than [`LEAVE_MAX`] for this.
     async fn leave(&self) -> bool {
         if !self.engine.signs_off.load(Relaxed) {
             return false;
         }
         matches!(self.session.leave_worker(&self.registration).await, Ok(true))
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant.into()).await,
-        None => std::future::pending().await,
     }
 }

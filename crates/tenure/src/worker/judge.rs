@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::context::StopReason;
 use super::engine::OVERRUN_NOTICE;
-use super::flush::{Ending, Failure};
 use super::job_run::JobRun;
 use super::panics::{Panic, caught};
+use super::report::{Ending, Failure};
 use crate::model::{Cause, Fail, RawJson, RetryPolicy, Verdict};
 
 /// How a handler stopped running.
@@ -24,7 +24,7 @@ pub(super) enum Finish {
 
 /// [`judge`] of a handler that ended at `now`. The result of one that overran its timeout is refused: somebody chose the
 /// time after which it is worth nothing. A failure stays what it is, for it says more than that it came late.
-pub(super) fn judged(run: &JobRun, finish: Finish, now: Instant) -> Option<Ending> {
+pub(super) fn judged(run: &JobRun, finish: Finish, now: Instant) -> Ending {
     if !is_late(run, now) {
         return judge(run, finish);
     }
@@ -33,7 +33,7 @@ pub(super) fn judged(run: &JobRun, finish: Finish, now: Instant) -> Option<Endin
             run.engine.stats.late_ends.one();
             let (ran, limit) = (rounded(now - run.began), timeout_of(run));
             let text = format!("the handler returned a result after {ran:?}, past its timeout of {limit:?}: refused");
-            Some(timed_out(run, text))
+            timed_out(run, text)
         }
         Finish::Returned(Err(_)) | Finish::Panicked(_) => {
             run.engine.stats.late_ends.one();
@@ -55,34 +55,34 @@ fn is_late(run: &JobRun, now: Instant) -> bool {
     }
 }
 
-/// None: nothing is reported, the job is not ours any more.
-pub(super) fn judge(run: &JobRun, finish: Finish) -> Option<Ending> {
+/// What was stopped because its worker stops or gave up goes back: that is no failed attempt. When the lease is not this
+/// worker's any more, the database says so.
+pub(super) fn judge(run: &JobRun, finish: Finish) -> Ending {
     if run.refused.load(Relaxed) {
-        return Some(Ending::Released);
+        return Ending::Released;
     }
     let stop = run.stop_reason();
     match finish {
         Finish::Returned(Ok(_)) if run.completes_itself.load(Relaxed) => {
             let text = "the handler returned, but the transaction of complete_in did not commit";
-            Some(Ending::CompletedItself(failure(run, &Fail::retry(text).without_location())))
+            Ending::CompletedItself(failure(run, &Fail::retry(text).without_location()))
         }
-        Finish::Returned(Ok(result)) => Some(Ending::Completed(result)),
-        Finish::Returned(Err(fail)) => Some(judge_failure(run, stop, &fail)),
+        Finish::Returned(Ok(result)) => Ending::Completed(result),
+        Finish::Returned(Err(fail)) => judge_failure(run, stop, &fail),
         Finish::Panicked(panic) => {
             run.engine.stats.panics.one();
-            Some(match stop {
+            match stop {
                 Some(StopReason::Cancelled) => cancelled(run),
                 Some(StopReason::Shutdown | StopReason::TimedOut | StopReason::LeaseLost) | None => {
                     failed(run, &panic_failure(panic))
                 }
-            })
+            }
         }
-        Finish::TimedOut => Some(timed_out(run, timeout_text(run))),
+        Finish::TimedOut => timed_out(run, timeout_text(run)),
         Finish::Aborted => match stop {
-            Some(StopReason::Cancelled) => Some(cancelled(run)),
-            Some(StopReason::TimedOut) => Some(timed_out(run, timeout_text(run))),
-            Some(StopReason::Shutdown) | None => Some(Ending::Released),
-            Some(StopReason::LeaseLost) => None,
+            Some(StopReason::Cancelled) => cancelled(run),
+            Some(StopReason::TimedOut) => timed_out(run, timeout_text(run)),
+            Some(StopReason::Shutdown | StopReason::LeaseLost) | None => Ending::Released,
         },
     }
 }
@@ -90,8 +90,8 @@ pub(super) fn judge(run: &JobRun, finish: Finish) -> Option<Ending> {
 fn judge_failure(run: &JobRun, stop: Option<StopReason>, fail: &Fail) -> Ending {
     match (stop, fail.verdict()) {
         (Some(StopReason::Cancelled), _) => cancelled(run),
-        // It stopped because it was asked to: that is no failed attempt.
-        (Some(StopReason::Shutdown), Verdict::Retry | Verdict::Cancelled) => Ending::Released,
+        // It stopped because it was asked to.
+        (Some(StopReason::Shutdown | StopReason::LeaseLost), Verdict::Retry | Verdict::Cancelled) => Ending::Released,
         (Some(StopReason::Shutdown | StopReason::TimedOut | StopReason::LeaseLost) | None, _) => failed(run, fail),
     }
 }

@@ -70,7 +70,8 @@ impl KindOptions {
         self
     }
 
-    /// How long a handler may go on after its job was cancelled, before it is aborted. Default: 5 s.
+    /// How long a handler may go on after its job was cancelled, before it is aborted. Default: 5 s. Zero: it is aborted at
+    /// once, at its next await; any other time will do.
     pub fn stop_grace(mut self, grace: Duration) -> KindOptions {
         self.stop_grace = grace;
         self

@@ -18,6 +18,17 @@ pub(super) struct Attached {
     pub(super) registration: Arc<Registration>,
 }
 
+impl Attached {
+    /// Is a registration good after all? Its lease is then extended: one that is over, as when the database's clock was set
+    /// forward, is still this worker's as long as nobody was given what it holds. It may be one that this worker gave up.
+    pub(super) async fn renew(&self, engine: &Engine, registration: &Registration) -> Result<bool, StoreError> {
+        let sent = Instant::now();
+        let Some(renewal) = self.session.heartbeat(registration).await? else { return Ok(false) };
+        engine.standing.renewed(registration, sent, renewal.lease_left);
+        Ok(true)
+    }
+}
+
 /// Where the others find the work connection.
 pub(super) struct Link {
     current: watch::Sender<Option<Attached>>,

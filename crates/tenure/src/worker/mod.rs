@@ -1,8 +1,8 @@
 //! The worker: claims jobs, runs their handlers, and writes down how they ended.
 //!
 //! It is a pipeline. [`claim`] asks for as much as can start, [`engine`] keeps the lines in front of the slots, [`run`]
-//! runs a handler, [`judge`] turns its end into a value, [`flush`] writes those values in groups. Beside it [`heartbeat`] keeps the lease
-//! on a thread of its own, [`link`] keeps the other connection, [`standing`] knows whether both are still good, and
+//! runs a handler, [`judge`] turns its end into a [`report`], [`flush`] writes the reports in groups. Beside it [`heartbeat`] keeps the
+//! lease on a thread of its own, [`link`] keeps the other connection, [`standing`] knows whether both are still good, and
 //! [`shutdown`] ends it all. Handlers never borrow the two connections.
 
 mod backoff;
@@ -19,8 +19,10 @@ mod judge;
 mod kinds;
 mod lease;
 mod link;
+mod moment;
 mod pace;
 mod panics;
+mod report;
 mod result;
 mod run;
 mod running;

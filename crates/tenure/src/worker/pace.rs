@@ -1,7 +1,10 @@
 //! How long the jobs of a kind take, as observed, and what follows from it: how far a worker may run ahead of its
-//! slots, and whether a kind's jobs get a lease row each.
+//! slots, and whether a kind's jobs get a lease row each. And from that, how much to ask for, and how often.
 
 use std::time::Duration;
+
+use super::engine::Room;
+use crate::store::StoreError;
 
 /// Fewer observations than this say nothing.
 const KNOWN_AFTER: u32 = 8;
@@ -17,7 +20,9 @@ const AHEAD_BELOW: Duration = Duration::from_millis(100);
 /// What is claimed beyond the free slots starts within this time.
 const AHEAD_WINDOW: Duration = Duration::from_millis(250);
 /// What a worker holds unstarted, at most, per queue: also the largest claim.
-pub(super) const AHEAD_MAX: usize = 1000;
+const AHEAD_MAX: usize = 1000;
+/// How long after maintenance is due a poll looks whether it was done.
+const POLL_AFTER_TICK: Duration = Duration::from_millis(200);
 /// A kind whose p95 is above this gets a lease row per job: its jobs may end in their handlers' own transactions
 /// without waiting for each other.
 const SOLO_ABOVE: Duration = Duration::from_millis(10);
@@ -78,6 +83,96 @@ pub(super) fn ahead(p95: Duration, slots: usize) -> usize {
     usize::try_from(rounds).unwrap_or(usize::MAX).saturating_mul(slots).min(AHEAD_MAX)
 }
 
+/// How many jobs to ask for, per queue.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Wants {
+    /// Of all kinds.
+    pub(super) all: Vec<i32>,
+    /// Of the quick kinds alone.
+    pub(super) quick: Vec<i32>,
+}
+
+impl Wants {
+    pub(super) fn wants(&self, queue: usize) -> bool {
+        self.all[queue] > 0 || self.quick[queue] > 0
+    }
+
+    /// The queues with room.
+    pub(super) fn queues(&self) -> impl Iterator<Item = usize> {
+        (0..self.all.len()).filter(|queue| self.wants(*queue))
+    }
+}
+
+/// What to ask for of all kinds, and then of the quick ones. `target` is how many jobs of quick kinds may wait.
+pub(super) fn wants_of(room: Room, target: usize, all_quick: bool) -> (i32, i32) {
+    if room.idle == 0 && room.pending >= target.div_ceil(2) {
+        return (0, 0);
+    }
+    let ahead = (room.idle + target).saturating_sub(room.pending).min(AHEAD_MAX);
+    if all_quick {
+        return (jobs(ahead), 0);
+    }
+    let free = room.slots.saturating_sub(room.slow_held);
+    if target == 0 {
+        return (jobs(room.idle.saturating_sub(room.pending).min(free)), 0);
+    }
+    // Slots that are always busy with quick jobs are soon free: one other job at a time may wait for one of them.
+    (jobs(room.idle.max(1).min(free)), jobs(ahead))
+}
+
+/// The time to the next poll. Jittered, so that many workers do not ask in step. Where it costs no further polls, one
+/// comes soon after maintenance is due: if whoever did it last has died, somebody notices at once.
+pub(super) fn poll_interval(poll: Duration, tick_in: Option<Duration>, jitter: f64) -> Duration {
+    let after_tick = tick_in.map(|tick_in| tick_in + POLL_AFTER_TICK.mul_f64(jitter));
+    let near = after_tick.filter(|after_tick| *after_tick >= poll / 4 && *after_tick <= poll * 3 / 2);
+    near.unwrap_or_else(|| poll.mul_f64(0.9 + jitter / 10.0))
+}
+
+fn jobs(count: usize) -> i32 {
+    i32::try_from(count.min(AHEAD_MAX)).unwrap_or_default()
+}
+
+/// How many jobs one claim may bring: less after one that did not arrive in time, for the same would come again.
+pub(super) struct Portion {
+    most: usize,
+}
+
+impl Default for Portion {
+    fn default() -> Portion {
+        Portion { most: usize::MAX }
+    }
+}
+
+impl Portion {
+    /// Leaves as much of what is wanted as one claim may bring, from any queue on, so that none is left out for ever.
+    pub(super) fn limit(&self, wants: &mut [i32]) {
+        if self.most == usize::MAX || wants.is_empty() {
+            return;
+        }
+        let (mut left, first) = (jobs(self.most), fastrand::usize(..wants.len()));
+        for place in 0..wants.len() {
+            let want = &mut wants[(first + place) % wants.len()];
+            *want = (*want).min(left);
+            left -= *want;
+        }
+    }
+
+    /// After a claim that asked for so much, and took so long: halved when no answer came within the limit, down to a
+    /// single job; doubled when twice as much would have arrived in half of it.
+    pub(super) fn learn<T>(&mut self, wants: &[i32], answer: &Result<T, StoreError>, took: Duration, limit: Duration) {
+        match answer {
+            Err(error) if error.is_lost() && took >= limit => {
+                let asked = wants.iter().map(|want| usize::try_from(*want).unwrap_or_default()).sum::<usize>();
+                self.most = (asked / 2).max(1);
+                let most = self.most;
+                tracing::warn!(asked, ?limit, most, "a claim did not arrive in time: the next one asks for less");
+            }
+            Ok(_) if took < limit / 4 => self.most = self.most.saturating_mul(2),
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
 fn bucket(ran: Duration) -> usize {
     let micros = ran.as_secs_f64() * 1e6;
     let step = if micros <= 1.0 { 0.0 } else { (micros.log2() * STEPS).ceil() };
@@ -132,5 +227,67 @@ mod tests {
         check(Duration::from_micros(5), 4, 1000);
         check(Duration::ZERO, 1, 1000);
         check(MS(300), 4, 0);
+    }
+
+    fn room(slots: usize, idle: usize, pending: usize, slow_held: usize) -> Room {
+        Room { slots, idle, pending, slow_held, slow_running: slow_held }
+    }
+
+    #[test]
+    fn a_poll_comes_soon_after_maintenance_is_due_but_not_more_often() {
+        let check = |poll: u64, tick_in: Option<u64>, expected: u64| {
+            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), 1.0), MS(expected), "{poll} {tick_in:?}");
+        };
+        check(1000, None, 1000);
+        check(1000, Some(900), 1100);
+        check(1000, Some(100), 300);
+        check(1000, Some(0), 1000);
+        check(1000, Some(5000), 1000);
+        check(60_000, Some(900), 60_000);
+    }
+
+    #[test]
+    fn a_worker_never_asks_for_more_than_it_can_start() {
+        let check =
+            |room, target, all_quick, expected| assert_eq!(wants_of(room, target, all_quick), expected, "{room:?}");
+        // Nothing is known, or all is slow: free slots.
+        check(room(8, 8, 0, 0), 0, false, (8, 0));
+        check(room(8, 3, 0, 5), 0, false, (3, 0));
+        check(room(8, 0, 0, 8), 0, false, (0, 0));
+        // All is quick: free slots and what starts within the window, asked for when half of it is used up.
+        check(room(4, 4, 0, 0), 500, true, (504, 0));
+        check(room(4, 0, 250, 0), 500, true, (0, 0));
+        check(room(4, 0, 249, 0), 500, true, (251, 0));
+        check(room(4, 4, 0, 0), 5000, true, (1000, 0));
+        // Both: slots for the slow ones, the window for the quick ones.
+        check(room(4, 2, 0, 2), 100, false, (2, 102));
+        check(room(4, 0, 10, 1), 100, false, (1, 90));
+        check(room(4, 0, 10, 4), 100, false, (0, 90));
+        // More slots in use than allowed, after concurrency was lowered.
+        check(room(2, 0, 0, 5), 0, false, (0, 0));
+    }
+
+    #[test]
+    fn a_claim_that_did_not_arrive_in_time_is_repeated_with_less() {
+        let (mut portion, limit) = (Portion::default(), MS(1000));
+        let lost = || Err::<(), _>(StoreError::Lost(crate::store::Loss::silent("no answer")));
+        let limited = |portion: &Portion, mut wants: Vec<i32>| {
+            portion.limit(&mut wants);
+            wants
+        };
+        assert_eq!(limited(&portion, vec![1000, 7]), [1000, 7]);
+        portion.learn(&[1000], &lost(), MS(10), limit);
+        assert_eq!(limited(&portion, vec![1000]), [1000], "a connection that breaks says nothing of the claim");
+        portion.learn(&[1000], &lost(), MS(1000), limit);
+        assert_eq!(limited(&portion, vec![1000]), [500]);
+        assert_eq!(limited(&portion, vec![400, 400]).iter().sum::<i32>(), 500);
+        portion.learn(&[500], &Ok(()), MS(800), limit);
+        assert_eq!(limited(&portion, vec![1000]), [500], "twice as much would not arrive");
+        portion.learn(&[500], &Ok(()), MS(200), limit);
+        assert_eq!(limited(&portion, vec![1000]), [1000]);
+        (0..20).for_each(|_| portion.learn(&limited(&portion, vec![1000]), &lost(), MS(1000), limit));
+        assert_eq!(limited(&portion, vec![1000]), [1]);
+        (0..100).for_each(|_| portion.learn(&[1], &Ok(()), MS(1), limit));
+        assert_eq!(limited(&portion, vec![1000]), [1000]);
     }
 }

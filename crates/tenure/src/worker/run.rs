@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use super::context::{Context, StopReason};
 use super::engine::Engine;
-use super::flush::{Ending, Report};
 use super::job_run::{JobRun, Presence};
 use super::judge::{Finish, judge, judged};
 use super::lease::Job;
+use super::moment::at;
 use super::panics::Caught;
+use super::report::{Ending, Report};
 use crate::model::RawJson;
 
 /// Runs the job's handler to its end and leaves the report in the outbox.
@@ -45,18 +46,11 @@ async fn drive(run: &Arc<JobRun>, payload: RawJson) -> Finish {
             Err(panic) => Finish::Panicked(panic),
         },
         () = run.until_aborted() => Finish::Aborted,
-        () = until_timeout(run) => {
+        () = at(run.must_end) => {
             // Before the handler is dropped: threads of it look at this.
             run.stop(StopReason::TimedOut);
             Finish::TimedOut
         }
-    }
-}
-
-async fn until_timeout(run: &JobRun) {
-    match run.must_end {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -67,7 +61,7 @@ async fn outlast_threads(run: &JobRun, finish: &Finish) {
         Finish::Returned(_) | Finish::Panicked(_) => tokio::select! {
             () = run.until_alone() => return,
             () = run.until_aborted() => {}
-            () = until_timeout(run) => run.stop(StopReason::TimedOut),
+            () = at(run.must_end) => run.stop(StopReason::TimedOut),
         },
         Finish::TimedOut | Finish::Aborted => {}
     }
@@ -93,10 +87,9 @@ fn report(run: &JobRun, finish: Finish, now: Instant) {
     }
 }
 
-/// No ending: nothing is reported, the job is not ours any more.
-fn put(run: &JobRun, ending: Option<Ending>) {
-    match ending {
-        Some(ending) => run.engine.outbox.put(Report::new(run, ending)),
-        None => run.engine.stats.lease_lost.one(),
+fn put(run: &JobRun, ending: Ending) {
+    if matches!(ending, Ending::Released) && run.stop_reason() == Some(StopReason::LeaseLost) {
+        run.engine.stats.lease_lost.one();
     }
+    run.engine.outbox.put(Report::new(run, ending));
 }

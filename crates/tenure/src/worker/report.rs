@@ -1,0 +1,180 @@
+//! How one job ended, as a value on its way to the database.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::job_run::JobRun;
+use super::lease::{Job, Lease};
+use super::result::refused_result;
+use crate::model::{Cause, JobId, RawJson, Verdict};
+use crate::store::{FailureRow, Strip};
+
+/// How an attempt ended.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    Completed(Option<RawJson>),
+    /// The handler's own transaction completed the job, if it committed; otherwise this is written.
+    CompletedItself(Box<Failure>),
+    Failed(Box<Failure>),
+    /// Not run, or not to its end, for no fault of the job's: no attempt is used.
+    Released,
+}
+
+/// What is written of a failed attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) verdict: &'static str,
+    pub(super) delay_ms: Option<i64>,
+    pub(super) cause: &'static str,
+    pub(super) message: String,
+    pub(super) details: Value,
+}
+
+/// How one job ended, on its way to the database.
+#[derive(Clone, Debug)]
+pub(super) struct Report {
+    pub(super) job: JobId,
+    pub(super) lease: Arc<Lease>,
+    pub(super) slot: u32,
+    pub(super) ending: Ending,
+    /// How often it was made plainer because the database refused it.
+    plainer: u8,
+}
+
+impl Report {
+    pub(super) fn new(run: &JobRun, ending: Ending) -> Report {
+        Report { job: run.job(), lease: run.lease.clone(), slot: run.slot, ending, plainer: 0 }
+    }
+
+    pub(super) fn given_back(job: &Job) -> Report {
+        Report { job: job.id, lease: job.lease.clone(), slot: job.slot, ending: Ending::Released, plainer: 0 }
+    }
+
+    /// Cancelled before its handler started.
+    pub(super) fn cancelled(job: &Job) -> Report {
+        let failure = Failure {
+            verdict: Verdict::Cancelled.as_str(),
+            delay_ms: None,
+            cause: Cause::Cancelled.as_str(),
+            message: "the job was cancelled before its handler started".to_owned(),
+            details: Value::Null,
+        };
+        Report { ending: Ending::Failed(Box::new(failure)), ..Report::given_back(job) }
+    }
+
+    /// About what it takes on the wire.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.ending {
+            Ending::Completed(Some(result)) => result.get().len(),
+            Ending::Failed(failure) => failure.message.len() + failure.details.to_string().len(),
+            Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Released => 0,
+        }
+    }
+
+    pub(super) fn verb(&self) -> Verb {
+        match self.ending {
+            Ending::Completed(_) => Verb::Complete,
+            // "It did not complete" is refused as "already" when it did: the cheapest way to ask.
+            Ending::CompletedItself(_) | Ending::Failed(_) => Verb::Fail,
+            Ending::Released => Verb::Release,
+        }
+    }
+
+    /// The result that is stored with the job.
+    pub(super) fn result(&self) -> Option<(JobId, &RawJson)> {
+        match &self.ending {
+            Ending::Completed(Some(result)) => Some((self.job, result)),
+            Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released => None,
+        }
+    }
+
+    pub(super) fn is_in(&self, slots: &[(i64, Strip)]) -> bool {
+        slots.iter().any(|(lease, strip)| *lease == self.lease.id && strip.has(self.slot))
+    }
+
+    pub(super) fn failure_row(&self) -> FailureRow {
+        let failure = match &self.ending {
+            Ending::Failed(failure) | Ending::CompletedItself(failure) => (**failure).clone(),
+            Ending::Completed(_) | Ending::Released => unreachable!("only failures are written by fail"),
+        };
+        FailureRow {
+            lease: self.lease.id,
+            job: self.job.get(),
+            verdict: failure.verdict,
+            delay_ms: failure.delay_ms,
+            cause: failure.cause,
+            message: failure.message,
+            details: failure.details,
+        }
+    }
+
+    /// The same end in a form that the database is more likely to take. False: there is none left.
+    pub(super) fn make_plainer(&mut self, why: &str) -> bool {
+        self.plainer += 1;
+        self.ending = match (&self.ending, self.plainer) {
+            (Ending::Completed(Some(_)), 1) => Ending::Completed(Some(refused_result(why))),
+            (Ending::Completed(Some(_)), 2) => Ending::Completed(None),
+            (Ending::Failed(failure), 1) => Ending::Failed(Box::new(Failure {
+                message: "the error text could not be stored".to_owned(),
+                details: json!({ "refused": why.chars().take(200).collect::<String>() }),
+                ..(**failure).clone()
+            })),
+            (Ending::Failed(failure), 2) => Ending::Failed(Box::new(Failure {
+                message: String::new(),
+                details: Value::Null,
+                ..(**failure).clone()
+            })),
+            (Ending::CompletedItself(failure), 1) => Ending::CompletedItself(Box::new(Failure {
+                message: "the transaction of complete_in did not commit".to_owned(),
+                details: Value::Null,
+                ..(**failure).clone()
+            })),
+            (Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released, _) => {
+                return false;
+            }
+        };
+        true
+    }
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Complete,
+    Fail,
+    Release,
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::store::Registration;
+
+    pub(crate) fn report(lease: i64, slot: u32, worker: i64, ending: Ending) -> Report {
+        let registration = Arc::new(Registration { worker, token: "t".into() });
+        let lease = Arc::new(Lease { id: lease, slots: 128, registration });
+        Report { job: JobId::from(lease.id * 128 + i64::from(slot)), lease, slot, ending, plainer: 0 }
+    }
+
+    pub(crate) fn a_failure() -> Box<Failure> {
+        let details = Value::Null;
+        Box::new(Failure { verdict: "retry", delay_ms: None, cause: "error", message: "m".into(), details })
+    }
+
+    pub(crate) fn failure() -> Ending {
+        Ending::Failed(a_failure())
+    }
+
+    #[test]
+    fn a_refused_report_becomes_plainer_until_nothing_can_be_refused() {
+        let mut done = report(1, 0, 7, Ending::Completed(Some(RawJson::parse("[1]").expect("JSON"))));
+        assert!(done.make_plainer("why"));
+        assert!(matches!(&done.ending, Ending::Completed(Some(marked)) if marked.get().contains("why")));
+        assert!(done.make_plainer("why"));
+        assert!(matches!(done.ending, Ending::Completed(None)));
+        assert!(!done.make_plainer("why"));
+        let mut failed = report(1, 0, 7, failure());
+        assert!(failed.make_plainer("why") && failed.make_plainer("why") && !failed.make_plainer("why"));
+    }
+}

@@ -1,0 +1,256 @@
+//! A worker that gives up its registration, or is about to: what becomes of the jobs that it runs.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tenure::lifecycle::State;
+use tenure::testing::{Fault, Gate, Probe, Proxy, TestDatabase, until, with_database};
+use tenure::{Client, Context, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RunningWorker, Worker, WorkerBuilder};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Step {
+    n: u32,
+}
+
+impl Job for Step {
+    const KIND: &'static str = "step";
+}
+
+/// Handlers that wait at the gate.
+#[derive(Clone, Default)]
+struct Waiting {
+    gate: Gate,
+    runs: Probe,
+}
+
+impl Waiting {
+    async fn start(&self, builder: WorkerBuilder) -> RunningWorker {
+        let waiting = self.clone();
+        let handler = move |ctx: Context, _: Step| {
+            let Waiting { gate, runs } = waiting.clone();
+            async move {
+                let _run = runs.enter(ctx.job_id().get(), ctx.attempt().into());
+                gate.pass().await;
+                Ok(())
+            }
+        };
+        builder.handle(handler).start().await.unwrap()
+    }
+
+    fn none_runs(&self) -> bool {
+        self.runs.runs().iter().all(|run| run.ended.is_some())
+    }
+}
+
+fn builder(url: &str) -> WorkerBuilder {
+    Worker::builder(url).queue("default", 4).shutdown_grace(SECOND)
+}
+
+async fn enqueue(client: &Client, attempts: i16) -> JobId {
+    client.enqueue(Enqueue::new(&Step { n: 0 }).unwrap().max_attempts(attempts)).await.unwrap()
+}
+
+async fn job(client: &Client, id: JobId) -> JobInfo {
+    client.get(id).await.unwrap().expect("it was enqueued")
+}
+
+async fn until_completed(client: &Client, id: JobId) {
+    until("the job to be completed", async || {
+        let seen = job(client, id).await;
+        if seen.status == State::Completed { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+}
+
+/// Lets blocked threads go on however the test ends: the runtime waits for them.
+struct OpensAtTheEnd(Gate);
+
+impl Drop for OpensAtTheEnd {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+/// Cuts all connections until the worker has given up and its handlers have ended.
+async fn cut_until_given_up(proxy: &Proxy, worker: &RunningWorker, ended: impl Fn() -> bool) {
+    let before = worker.stats().registrations_lost;
+    proxy.set(Fault::Refuse);
+    proxy.cut_all();
+    until("the worker to give up", async || worker.stats().registrations_lost > before).await;
+    until("its handlers to end", async || ended()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_cuts_of_the_network_cost_a_long_job_no_attempt() {
+    with_database(async |db| {
+        let (client, proxy, jobs) = (db.client().await, Proxy::start(db.url()).await, Waiting::default());
+        let id = enqueue(&client, 2).await;
+        let worker = jobs.start(builder(proxy.url()).reconnect_grace(2 * SECOND)).await;
+        for cut in 1..=3 {
+            jobs.gate.arrived(cut).await;
+            cut_until_given_up(&proxy, &worker, || jobs.none_runs()).await;
+            proxy.set(Fault::None);
+        }
+        jobs.gate.arrived(4).await;
+        jobs.gate.open();
+        until_completed(&client, id).await;
+        assert!(jobs.runs.runs().iter().all(|run| run.attempt == 1), "{:?}", jobs.runs.runs());
+        assert_eq!(client.attempt_errors(id).await.unwrap().len(), 0, "and nobody is suspected");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_stops_because_its_worker_gave_up_has_not_failed() {
+    with_database(async |db| {
+        let (client, proxy, gate) = (db.client().await, Proxy::start(db.url()).await, Gate::new());
+        let id = enqueue(&client, 1).await;
+        let at = gate.clone();
+        let handler = move |ctx: Context, _: Step| {
+            let gate = at.clone();
+            async move {
+                tokio::select! {
+                    () = gate.pass() => Ok(()),
+                    reason = ctx.cancelled() => Err(Fail::retry(format!("asked to stop: {reason:?}"))),
+                }
+            }
+        };
+        let worker = builder(proxy.url()).reconnect_grace(2 * SECOND).handle(handler).start().await.unwrap();
+        gate.arrived(1).await;
+        cut_until_given_up(&proxy, &worker, || true).await;
+        proxy.set(Fault::None);
+        gate.arrived(2).await;
+        gate.open();
+        until_completed(&client, id).await;
+        assert_eq!(job(&client, id).await.attempt, 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_does_not_end_when_its_worker_gave_up_is_rescued_as_lost() {
+    with_database(async |db| {
+        let (client, proxy, gate) = (db.client().await, Proxy::start(db.url()).await, Gate::new());
+        let _opens = OpensAtTheEnd(gate.clone());
+        let id = enqueue(&client, 2).await;
+        let at = gate.clone();
+        let handler = move |ctx: Context, _: Step| {
+            let (gate, runtime) = (at.clone(), tokio::runtime::Handle::current());
+            async move {
+                if ctx.attempt() == 1 {
+                    ctx.spawn_blocking(move || runtime.block_on(gate.pass())).await;
+                }
+                Ok(())
+            }
+        };
+        let worker = builder(proxy.url()).handle(handler).start().await.unwrap();
+        gate.arrived(1).await;
+        cut_until_given_up(&proxy, &worker, || true).await;
+        proxy.set(Fault::None);
+        until_completed(&client, id).await;
+        let errors = client.attempt_errors(id).await.unwrap();
+        assert_eq!(errors.iter().map(|e| e.cause.as_str()).collect::<Vec<_>>(), ["worker_lost"]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_given_up_worker_claimed_without_hearing_of_it_costs_no_attempt() {
+    with_database(async |db| {
+        let (client, proxy, jobs) = (db.client().await, Proxy::start(db.url()).await, Waiting::default());
+        let worker = jobs.start(builder(proxy.url()).reconnect_grace(2 * SECOND)).await;
+        // In one transaction, so that the worker sees nothing of the job but the lease.
+        let claim = "do $$ declare v_job bigint := tenure.enqueue('step', '{\"n\": 0}'); \
+             begin perform from tenure.worker w, tenure.claim(w.id, w.token, '{default}', '{1}', '{step}', '{}', '{2}', '{0}', false); end $$";
+        let sql = db.sql().await;
+        sql.batch_execute(claim).await.unwrap();
+        let id = JobId::from(sql.query_one("select id from tenure.job", &[]).await.unwrap().get::<_, i64>(0));
+        assert_eq!(job(&client, id).await.status, State::Running);
+        cut_until_given_up(&proxy, &worker, || true).await;
+        proxy.set(Fault::None);
+        jobs.gate.open();
+        until_completed(&client, id).await;
+        assert_eq!(job(&client, id).await.attempt, 1);
+        assert_eq!(client.attempt_errors(id).await.unwrap().len(), 0);
+    })
+    .await;
+}
+
+/// The database's clock goes forward by more than the lease, or another host with such a clock takes over.
+async fn set_the_clock_forward(db: &TestDatabase, worker: &RunningWorker) {
+    let over = "update tenure.worker set lease_until = clock_timestamp() - interval '1 second' where id = $1";
+    let id = worker.worker_id().expect("registered");
+    assert_eq!(db.sql().await.execute(over, &[&id]).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_forward_stops_no_handler() {
+    with_database(async |db| {
+        let (client, jobs) = (db.client().await, Waiting::default());
+        let worker = jobs.start(builder(db.url())).await;
+        let first = enqueue(&client, 1).await;
+        jobs.gate.arrived(1).await;
+        set_the_clock_forward(db, &worker).await;
+        let second = enqueue(&client, 1).await;
+        jobs.gate.arrived(2).await;
+        assert_eq!(worker.stats().registrations_lost, 0);
+        jobs.gate.open();
+        for id in [first, second] {
+            until_completed(&client, id).await;
+        }
+        assert_eq!(jobs.runs.runs().len(), 2, "each ran once");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_forward_loses_no_end_of_a_job() {
+    with_database(async |db| {
+        let (client, jobs) = (db.client().await, Waiting::default());
+        // One slot: nothing is claimed before the end is written.
+        let worker = jobs.start(Worker::builder(db.url()).queue("default", 1)).await;
+        let id = enqueue(&client, 1).await;
+        jobs.gate.arrived(1).await;
+        set_the_clock_forward(db, &worker).await;
+        jobs.gate.open();
+        until_completed(&client, id).await;
+        assert_eq!((worker.stats().lease_lost, jobs.runs.runs().len()), (0, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_maintenance_has_no_end_overruns_are_seen_and_retention_goes_on() {
+    with_database(async |db| {
+        let (client, sql, gate) = (db.client().await, db.sql().await, Gate::new());
+        let _opens = OpensAtTheEnd(gate.clone());
+        // Each turn takes longer than the claim that it wakes, and that claim wants the next turn.
+        let busy = "create table public.stepped (); \
+             alter function tenure.tick(bigint) rename to tick_now; alter function tenure.retain(integer) rename to retain_now; \
+             create function tenure.tick(p_worker bigint) returns json language sql as $$ \
+               select pg_sleep(0.2); select json_build_object('ran', true, 'next_ms', 0, 'promoted', 1, 'rescued', 0, 'retain', true) $$; \
+             create function tenure.retain(p_limit integer) returns json language sql as $$ \
+               insert into public.stepped default values; select json_build_object('ran', true) $$";
+        sql.batch_execute(busy).await.unwrap();
+        let at = gate.clone();
+        let handler = move |ctx: Context, _: Step| {
+            let (gate, runtime) = (at.clone(), tokio::runtime::Handle::current());
+            async move {
+                ctx.spawn_blocking(move || runtime.block_on(gate.pass())).await;
+                Ok(())
+            }
+        };
+        let options = KindOptions::new().timeout(SECOND / 10);
+        let worker = builder(db.url()).handle_with(options, handler).start().await.unwrap();
+        enqueue(&client, 1).await;
+        gate.arrived(1).await;
+        until("the overrun", async || worker.stats().overruns == 1).await;
+        until("a step of retention", async || {
+            sql.query_one("select exists (select from public.stepped)", &[]).await.unwrap().get::<_, bool>(0)
+        })
+        .await;
+    })
+    .await;
+}

@@ -367,6 +367,50 @@ async fn a_selection_is_counted_first_and_cancelled_only_after_a_yes() {
     .await;
 }
 
+/// From the next session on the database's clock is two days ahead of this machine's.
+async fn be_two_days_ahead(db: &TestDatabase) {
+    let sql = "create schema ahead;
+         create function ahead.clock_timestamp() returns timestamptz language sql volatile as
+             $$ select pg_catalog.clock_timestamp() + interval '2 days' $$;
+         do $$ begin execute format('alter database %I set search_path = ahead, pg_catalog', current_database()); end $$";
+    db.sql().await.batch_execute(sql).await.expect("another clock");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ages_are_counted_by_the_databases_clock_whatever_this_machines_says() {
+    with_database(async |db| {
+        be_two_days_ahead(db).await;
+        for n in ["1", "2", "3"] {
+            assert_eq!(tenure(db, &["enqueue", "k", n]).code, 0);
+        }
+        let cancel = |age| json(db, &["job", "cancel", "--kind", "k", "--older-than", age, "--yes", "--json"]);
+        assert_eq!(cancel("3d")["cancelled"], 0);
+        assert_eq!(cancel("1d")["counted"]["available"], 3);
+
+        let client = db.client().await;
+        client.enqueue_many("bad", 0..2, tenure::JobOptions::new()).await.expect("enqueued");
+        let mut worker = tenure::Worker::builder(db.url())
+            .queue("default", 1)
+            .handle_raw("bad", tenure::KindOptions::new(), |_, _| async { Err(tenure::Fail::permanent("bad")) })
+            .drain(true)
+            .start()
+            .await
+            .expect("a worker");
+        worker.join().await;
+        let count = |option, age| json(db, &["dead", "list", option, age, "--json"]).as_array().map(Vec::len);
+        assert_eq!([count("--before", "1d"), count("--before", "3d")], [Some(2), Some(0)]);
+        assert_eq!([count("--since", "1d"), count("--since", "3d")], [Some(0), Some(2)]);
+        assert_eq!(tenure(db, &["enqueue", "k", "4"]).code, 0);
+        for table in [&["job", "list"][..], &["dead", "list"], &["dead", "list", "--group"], &["status"]] {
+            let shown = tenure(db, table).out;
+            assert!(shown.contains("2d 0h ago"), "{table:?}: {shown}");
+        }
+        let discard = |age| json(db, &["dead", "discard", "--before", age, "--json"]).as_array().map(Vec::len);
+        assert_eq!([discard("3d"), discard("1d")], [Some(0), Some(2)]);
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_are_shown_by_cause_and_with_their_line() {
     with_database(async |db| {

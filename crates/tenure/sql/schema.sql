@@ -370,6 +370,7 @@ function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
 function next_look(r tenure.partition) returns timestamp with time zone
+function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zone) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
 function outline(p_message text) returns text
 function pause_readers() returns TABLE(virtualtransaction text)

@@ -2,7 +2,6 @@
 
 mod cancel;
 
-use std::time::SystemTime;
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -97,12 +96,13 @@ async fn list(args: List) -> Outcome {
         before: args.before,
         limit: Some(args.limit),
     };
-    let jobs = args.connection.connect().await?.list(&filter).await?;
+    let client = args.connection.connect().await?;
+    let jobs = client.list(&filter).await?;
     if args.json {
         output::json(&jobs.iter().map(JobJson::from).collect::<Vec<_>>())?;
         return Ok(0);
     }
-    let now = SystemTime::now();
+    let now = client.now().await?;
     let row = |job: &JobInfo| {
         vec![
             job.id.to_string(),

@@ -199,20 +199,20 @@ async fn list(args: List) -> Outcome {
     match args.json {
         true => output::json(&queues.iter().map(|queue| with_kinds(queue, &kinds)).collect::<Vec<_>>())?,
         false => {
-            print(&queues)?;
-            print_kinds(&kinds)?;
+            let now = client.now().await?;
+            print(&queues, now)?;
+            print_kinds(&kinds, now)?;
         }
     }
     Ok(0)
 }
 
 /// The paused kinds as a table under a free line; nothing when there are none.
-pub fn print_kinds(kinds: &[KindPause]) -> std::io::Result<()> {
+pub fn print_kinds(kinds: &[KindPause], now: SystemTime) -> std::io::Result<()> {
     if kinds.is_empty() {
         return Ok(());
     }
     output::line("")?;
-    let now = SystemTime::now();
     let row = |pause: &KindPause| {
         let queue = pause.queue.clone().unwrap_or_else(|| "every queue".to_owned());
         let paused = paused_text(pause.paused_at, Some(&pause.paused_by), pause.reason.as_deref(), now);
@@ -241,8 +241,7 @@ fn with_kinds(queue: &QueueInfo, kinds: &[KindPause]) -> Value {
 }
 
 /// The queues as a table.
-pub fn print(queues: &[QueueInfo]) -> std::io::Result<()> {
-    let now = SystemTime::now();
+pub fn print(queues: &[QueueInfo], now: SystemTime) -> std::io::Result<()> {
     let row = |queue: &QueueInfo| {
         vec![
             queue.queue.clone(),

@@ -1,11 +1,9 @@
 //! Which dead letters are meant, as it is typed.
 
-use std::time::SystemTime;
-
 use tenure::{Cause, DeadFilter, JobId};
 
 use crate::exit::Failure;
-use crate::when;
+use crate::when::{self, When};
 
 /// Which dead letters; those that were requeued are never among them
 #[derive(Debug, clap::Args)]
@@ -25,11 +23,11 @@ pub struct Filter {
 
     /// Only those that died before this instant, or longer ago than this: 2026-12-24T18:00:00Z, 2h
     #[arg(long, value_name = "WHEN", value_parser = when::instant_or_ago)]
-    before: Option<SystemTime>,
+    before: Option<When>,
 
     /// Only those that died at this instant or later, or not longer ago than this: 2026-12-24T18:00:00Z, 2h
     #[arg(long, value_name = "WHEN", value_parser = when::instant_or_ago)]
-    since: Option<SystemTime>,
+    since: Option<When>,
 
     /// Only those of this group of `tenure dead list --group`
     #[arg(long, value_name = "GROUP")]
@@ -68,11 +66,14 @@ impl Filter {
         if let Some(fingerprint) = &self.fingerprint {
             filter = filter.fingerprint(fingerprint);
         }
-        if let Some(instant) = self.since {
-            filter = filter.since(instant);
-        }
+        filter = match self.since {
+            Some(When::At(instant)) => filter.since(instant),
+            Some(When::Ago(age)) => filter.within(age),
+            None => filter,
+        };
         match self.before {
-            Some(instant) => filter.before(instant),
+            Some(When::At(instant)) => filter.before(instant),
+            Some(When::Ago(age)) => filter.older_than(age),
             None => filter,
         }
     }

@@ -2,6 +2,7 @@
 
 mod cancel;
 
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -151,7 +152,7 @@ async fn show(args: Show) -> Outcome {
         ("started at", output::instant_or_empty(job.started_at)),
         ("finished at", output::instant_or_empty(job.finished_at)),
         ("updated at", output::instant(job.updated_at)),
-        ("timeout", optional(job.timeout.map(output::rough))),
+        ("timeout", optional(job.timeout.map(limit))),
         ("worker", optional(job.worker.clone())),
         ("idempotency key", job.idempotency_key.clone()),
         ("requeued from", optional(job.replaces_id.map(|id| id.to_string()))),
@@ -164,6 +165,10 @@ async fn show(args: Show) -> Outcome {
     ])?;
     print_attempts(&attempts)?;
     Ok(0)
+}
+
+fn limit(timeout: Duration) -> String {
+    if timeout.is_zero() { "none".to_owned() } else { output::exact(timeout) }
 }
 
 fn status_text(job: &JobInfo) -> String {

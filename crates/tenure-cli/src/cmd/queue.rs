@@ -24,9 +24,11 @@ pub enum Queue {
 
 /// List the queues and what stands in them
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  tenure queue list\n  tenure queue list --json | jq '.[] | select(.paused_at)'")]
+#[command(
+    after_help = "Examples:\n  tenure queue list\n  tenure queue list --json | jq '.queues[] | select(.paused_at)'"
+)]
 pub struct List {
-    /// Print a JSON array
+    /// Print a JSON object: the queues, and the paused kinds
     #[arg(long)]
     json: bool,
 
@@ -197,7 +199,10 @@ async fn list(args: List) -> Outcome {
     let client = args.connection.connect().await?;
     let (queues, kinds) = (client.queues().await?, client.paused_kinds().await?);
     match args.json {
-        true => output::json(&queues.iter().map(|queue| with_kinds(queue, &kinds)).collect::<Vec<_>>())?,
+        true => output::json(&json!({
+            "queues": queues.iter().map(to_json).collect::<Vec<_>>(),
+            "paused_kinds": kinds.iter().map(kind_json).collect::<Vec<_>>(),
+        }))?,
         false => {
             let now = client.now().await?;
             print(&queues, now)?;
@@ -232,14 +237,6 @@ pub fn kind_json(pause: &KindPause) -> Value {
     })
 }
 
-/// A queue as JSON, with the kinds that are paused in it.
-fn with_kinds(queue: &QueueInfo, kinds: &[KindPause]) -> Value {
-    let here = |pause: &&KindPause| pause.queue.as_ref().is_none_or(|name| *name == queue.queue);
-    let mut value = to_json(queue);
-    value["paused_kinds"] = Value::Array(kinds.iter().filter(here).map(kind_json).collect());
-    value
-}
-
 /// The queues as a table.
 pub fn print(queues: &[QueueInfo], now: SystemTime) -> std::io::Result<()> {
     let row = |queue: &QueueInfo| {
@@ -264,15 +261,9 @@ fn ages(keep: &Keep) -> String {
     [keep.completed, keep.cancelled, keep.dead].map(short).join("/")
 }
 
-/// An age in its largest whole unit.
+/// An age as it is typed.
 fn short(age: Duration) -> String {
-    if age == KEEP_MAX {
-        return "forever".to_owned();
-    }
-    let ms = age.as_millis();
-    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let whole = units.into_iter().find(|(unit, _)| ms.is_multiple_of(*unit));
-    whole.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
+    if age == KEEP_MAX { "forever".to_owned() } else { output::exact(age) }
 }
 
 fn paused(queue: &QueueInfo, now: SystemTime) -> String {

@@ -325,6 +325,21 @@ fn hash(parts: &[&[u8]]) -> u64 {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_page_of_the_demo_tells_the_shares_as_they_are() {
+        let share = |moods: &[Mood]| -> u32 {
+            MISBEHAVIOUR.iter().filter(|(mood, _)| moods.contains(mood)).map(|(_, share)| share).sum()
+        };
+        let after = share(&[Mood::FailedAfter, Mood::DroppedAfter]);
+        assert_eq!(after * 2, after + share(&[Mood::FailedBefore, Mood::DroppedBefore]));
+        let all: u32 = MISBEHAVIOUR.iter().map(|(_, share)| share).sum();
+        assert_eq!((1_000.0 / f64::from(all)).round(), 6.0);
+        let page = include_str!("../../../../docs/guide/demo.md");
+        assert!(
+            page.contains("about one request in six") && page.contains("half of the 5xx and\n  broken connections")
+        );
+    }
+
     fn request(texts: &[&str]) -> Request {
         let chunks = (0..texts.len()).map(|n| format!("7:{n}")).collect();
         let input = texts.iter().map(|&text| text.to_owned()).collect();

@@ -16,9 +16,7 @@ pub struct Filter {
     #[arg(long)]
     kind: Option<String>,
 
-    /// Only with this cause: error, panic, timeout, exit, signal, worker_lost, lease_lost, payload, or one that a
-    /// program in SQL named
-    #[arg(long)]
+    #[arg(long, help = cause_help())]
     cause: Option<String>,
 
     /// Only those that died before this instant, or longer ago than this: 2026-12-24T18:00:00Z, 2h
@@ -34,6 +32,14 @@ pub struct Filter {
     fingerprint: Option<String>,
 }
 
+fn causes() -> String {
+    Cause::ALL.map(Cause::as_str).join(", ")
+}
+
+fn cause_help() -> String {
+    format!("Only with this cause: {}, or one that a program in SQL named", causes())
+}
+
 impl Filter {
     fn is_empty(&self) -> bool {
         let texts = [&self.queue, &self.kind, &self.cause, &self.fingerprint];
@@ -42,10 +48,9 @@ impl Filter {
 
     /// What to say when it finds nothing. A cause may be any text, so that one with a slip in it cannot be refused.
     pub fn none(&self) -> String {
-        let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
         match &self.cause {
-            Some(cause) if !known.contains(&cause.as_str()) => {
-                format!("no dead letters; {cause:?} is none of the causes that tenure names: {}", known.join(", "))
+            Some(cause) if !Cause::ALL.iter().any(|known| known.as_str() == cause) => {
+                format!("no dead letters; {cause:?} is none of the causes that tenure names: {}", causes())
             }
             Some(_) | None => "no dead letters".to_owned(),
         }

@@ -36,3 +36,33 @@ pub enum Command {
     #[command(hide = true)]
     DemoModelServer(cmd::demo::DemoModelServer),
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Every command that runs, by the words that call it.
+    pub fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let path = format!("{path} {}", sub.get_name());
+            match sub.has_subcommands() {
+                true => leaves(sub, &path, found),
+                false => found.push((path, sub.clone())),
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_shows_examples_and_speaks_json() {
+        let mut found = Vec::new();
+        leaves(&Args::command(), "tenure", &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        for (path, command) in found {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n") && help.contains(&format!("  {path}")), "{path}: {help}");
+            assert!(command.get_arguments().any(|arg| arg.get_long() == Some("json")), "{path} has no --json");
+        }
+    }
+}

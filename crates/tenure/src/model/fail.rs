@@ -79,11 +79,9 @@ impl Verdict {
     pub fn run_at(self) -> Option<SystemTime> {
         match self {
             Verdict::RetryAt(instant) => Some(instant),
-            Verdict::RetryAfter(_)
-            | Verdict::Snooze(_)
-            | Verdict::Retry
-            | Verdict::Permanent
-            | Verdict::Cancelled => None,
+            Verdict::RetryAfter(_) | Verdict::Snooze(_) | Verdict::Retry | Verdict::Permanent | Verdict::Cancelled => {
+                None
+            }
         }
     }
 }

@@ -430,7 +430,8 @@ async fn a_job_is_tried_again_at_the_very_instant_that_its_handler_names() {
         assert_eq!(job(&client, id).await.run_at, at);
 
         // An HTTP date: not before it, and up to a quarter of the time until then after it.
-        let busy = |_: Context, _: Step| async { tenure::classify::http_status(503, Some("Tue, 01 Jan 2030 00:00:00 GMT")) };
+        let busy =
+            |_: Context, _: Step| async { tenure::classify::http_status(503, Some("Tue, 01 Jan 2030 00:00:00 GMT")) };
         let id = client.enqueue(step(1)).await.unwrap();
         assert_eq!(drain(db, KindOptions::new(), busy).await.stats.failed, 1);
         let (at, now) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_893_456_000), client.now().await.unwrap());

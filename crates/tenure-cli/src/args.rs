@@ -40,6 +40,7 @@ pub enum Command {
 #[cfg(test)]
 pub(crate) mod tests {
     use clap::CommandFactory;
+    use tenure::lifecycle::State;
 
     use super::*;
 
@@ -52,6 +53,23 @@ pub(crate) mod tests {
                 false => found.push((path, sub.clone())),
             }
         }
+    }
+
+    #[test]
+    fn help_names_every_state_and_every_cause() {
+        let mut found = Vec::new();
+        leaves(&Args::command(), "tenure", &mut found);
+        let help = |path: &str, option: &str| {
+            let (_, command) = found.iter().find(|(found, _)| found == path).expect("a command");
+            let arg = command.get_arguments().find(|arg| arg.get_long() == Some(option)).expect("an option");
+            arg.get_help().map(ToString::to_string).unwrap_or_default()
+        };
+        let names_all = |help: String, names: &[&str]| {
+            names.iter().for_each(|name| assert!(help.contains(name), "{name} is missing: {help}"));
+        };
+        names_all(help("tenure dead list", "cause"), &tenure::Cause::ALL.map(tenure::Cause::as_str));
+        names_all(help("tenure job list", "status"), &State::ALL.map(State::as_str));
+        names_all(help("tenure job cancel", "status"), &tenure::CancelFilter::STATUSES.map(State::as_str));
     }
 
     #[test]

@@ -30,8 +30,7 @@ Examples:
   tenure job list --kind send_mail --status dead --limit 20
   tenure job list --before 12800          the next page: older than the last id of this one")]
 pub struct List {
-    /// Only in this state: available, scheduled, retrying, snoozed, held, running, completed, cancelled or dead
-    #[arg(long, value_parser = state)]
+    #[arg(long, value_parser = state, help = format!("Only in this state: {}", states(&State::ALL)))]
     status: Option<State>,
 
     /// Only of this queue
@@ -74,10 +73,11 @@ pub struct Show {
 }
 
 fn state(text: &str) -> Result<State, String> {
-    State::from_name(text).ok_or_else(|| {
-        let names: Vec<_> = State::ALL.iter().map(|state| state.as_str()).collect();
-        format!("{text:?} is no state of a job: use one of {}", names.join(", "))
-    })
+    State::from_name(text).ok_or_else(|| format!("{text:?} is no state of a job: use one of {}", states(&State::ALL)))
+}
+
+fn states(states: &[State]) -> String {
+    states.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Runs the verb.

@@ -6,7 +6,7 @@
 //! run with the same keys misbehaves in the same places whatever the order.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Write as _};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::text;
+use crate::output;
 
 /// The name of the only model.
 pub const MODEL: &str = "hashed-ngrams-256";
@@ -134,8 +135,7 @@ pub struct BillLine {
 /// No port can be opened.
 pub async fn run(seed: u64) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("model server: no port on 127.0.0.1")?;
-    println!("listening on http://{}", listener.local_addr()?);
-    io::stdout().flush()?;
+    output::line(&format!("listening on http://{}", listener.local_addr()?))?;
     tokio::select! {
         served = axum::serve(listener, router(seed)) => served.context("model server"),
         () = super::process::stdin_closed() => Ok(()),

@@ -6,7 +6,7 @@ use serde_json::json;
 use tenure::lifecycle::State;
 use tenure::{CancelFilter, Cancelled, CancelledMany, Client, Error, ErrorCode, JobId};
 
-use super::{no_such_job, state};
+use super::{no_such_job, state, states};
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::output;
@@ -38,8 +38,8 @@ pub struct Cancel {
     #[arg(long, value_name = "WHEN", value_parser = when::instant_or_ago)]
     older_than: Option<When>,
 
-    /// Only in these states: available, scheduled, retrying, snoozed, held, running [default: all of them]
     #[arg(long, value_name = "STATES", value_parser = state, value_delimiter = ',')]
+    #[arg(help = format!("Only in these states: {} [default: all of them]", states(&CancelFilter::STATUSES)))]
     status: Vec<State>,
 
     /// Every unfinished job

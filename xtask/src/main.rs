@@ -24,7 +24,7 @@ struct Args {
 enum Command {
     /// Install what is missing: a PostgreSQL server, by the system's package manager
     Setup,
-    /// Run all tests, on PostgreSQL 15 and 18, on servers of their own
+    /// Run all tests, on PostgreSQL 15 (or the newest found) and 18, on servers of their own
     Test(test::Test),
     /// Run the demo with chaos, on a server of its own
     Demo(demo::Demo),
@@ -61,4 +61,34 @@ fn main() -> ExitCode {
 /// Says what is going on, on stderr: stdout belongs to the programs that are run.
 fn say(line: &str) {
     eprintln!("xtask: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What the pages say to type: whole lines of examples, and words inside of sentences.
+    fn commands(page: &str) -> impl Iterator<Item = &str> {
+        let lines = page.lines().filter(|line| line.starts_with("cargo xtask "));
+        let spans = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+        lines.chain(spans.filter(|span| span.starts_with("cargo xtask ")))
+    }
+
+    #[test]
+    fn every_command_that_is_shown_can_be_typed() {
+        let mut seen = 0;
+        for name in ["README.md", "ARCHITECTURE.md", "docs/guide/demo.md", "docs/design/scenarios.md"] {
+            let page = fs::read_to_string(child::workspace().join(name)).expect("a page");
+            for line in commands(&page) {
+                let words = line.split_whitespace().skip(1).take_while(|word| !word.starts_with('#'));
+                if let Err(error) = Args::try_parse_from(words) {
+                    panic!("{name}: {line}: {error}");
+                }
+                seen += 1;
+            }
+        }
+        assert!(seen >= 8, "{seen} commands were looked at");
+    }
 }

@@ -31,8 +31,16 @@ pub(crate) fn run(test: &Test) -> Result<()> {
     if !pooler {
         say("the tests behind PgBouncer did not run: it is not installed (apt-get install pgbouncer)");
     }
-    say(&format!("passed on PostgreSQL {}", names.join(" and ")));
+    let majors: Vec<u32> = versions.iter().map(|version| version.major).collect();
+    say(&format!("passed on PostgreSQL {}{}", names.join(" and "), not_run(&test.pg, &majors)));
     Ok(())
+}
+
+/// What a reader of the last line would otherwise believe: that the tests ran on what could not be had, too.
+fn not_run(wanted: &[u32], majors: &[u32]) -> String {
+    let expected = if wanted.is_empty() { &[MAJOR_MIN, FETCHED_MAJOR] } else { wanted };
+    let missing: Vec<_> = expected.iter().filter(|major| !majors.contains(major)).map(u32::to_string).collect();
+    if missing.is_empty() { String::new() } else { format!("; NOT on {}, which is not here", missing.join(" and ")) }
 }
 
 fn versions(wanted: &[u32]) -> Result<Vec<Binaries>> {
@@ -104,4 +112,18 @@ fn tests(first: bool, runner: &[String]) -> Result<Command> {
     }
     command.args(runner);
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_says_what_did_not_run() {
+        let check = |wanted: &[u32], majors: &[u32], expected: &str| assert_eq!(not_run(wanted, majors), expected);
+        check(&[], &[15, 18], "");
+        check(&[], &[17, 18], "; NOT on 15, which is not here");
+        check(&[], &[17], "; NOT on 15 and 18, which is not here");
+        check(&[16], &[16], "");
+    }
 }

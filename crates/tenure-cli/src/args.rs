@@ -36,3 +36,51 @@ pub enum Command {
     #[command(hide = true)]
     DemoModelServer(cmd::demo::DemoModelServer),
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use clap::CommandFactory;
+    use tenure::lifecycle::State;
+
+    use super::*;
+
+    /// Every command that runs, by the words that call it.
+    pub fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let path = format!("{path} {}", sub.get_name());
+            match sub.has_subcommands() {
+                true => leaves(sub, &path, found),
+                false => found.push((path, sub.clone())),
+            }
+        }
+    }
+
+    #[test]
+    fn help_names_every_state_and_every_cause() {
+        let mut found = Vec::new();
+        leaves(&Args::command(), "tenure", &mut found);
+        let help = |path: &str, option: &str| {
+            let (_, command) = found.iter().find(|(found, _)| found == path).expect("a command");
+            let arg = command.get_arguments().find(|arg| arg.get_long() == Some(option)).expect("an option");
+            arg.get_help().map(ToString::to_string).unwrap_or_default()
+        };
+        let names_all = |help: String, names: &[&str]| {
+            names.iter().for_each(|name| assert!(help.contains(name), "{name} is missing: {help}"));
+        };
+        names_all(help("tenure dead list", "cause"), &tenure::Cause::ALL.map(tenure::Cause::as_str));
+        names_all(help("tenure job list", "status"), &State::ALL.map(State::as_str));
+        names_all(help("tenure job cancel", "status"), &tenure::CancelFilter::STATUSES.map(State::as_str));
+    }
+
+    #[test]
+    fn every_command_shows_examples_and_speaks_json() {
+        let mut found = Vec::new();
+        leaves(&Args::command(), "tenure", &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        for (path, command) in found {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n") && help.contains(&format!("  {path}")), "{path}: {help}");
+            assert!(command.get_arguments().any(|arg| arg.get_long() == Some("json")), "{path} has no --json");
+        }
+    }
+}

@@ -4,6 +4,8 @@ mod args;
 mod cmd;
 mod connection;
 mod demo;
+#[cfg(test)]
+mod documented;
 mod exec;
 mod exit;
 mod output;

@@ -96,6 +96,14 @@ pub fn rough(duration: Duration) -> String {
     }
 }
 
+/// A duration as it is typed, in its largest whole unit: `500ms`, `90s`, `7d`.
+pub fn exact(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let whole = units.into_iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
+}
+
 /// The start of a text, on one line.
 pub fn start_of(text: &str, chars_max: usize) -> String {
     let mut start: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -116,6 +124,12 @@ mod tests {
         check(200, "3m 20s");
         check(7_500, "2h 5m");
         check(90_000, "1d 1h");
+        let check = |ms: u64, expected: &str| assert_eq!(exact(Duration::from_millis(ms)), expected);
+        check(500, "500ms");
+        check(1_500, "1500ms");
+        check(5_400_000, "90m");
+        check(604_800_000, "7d");
+        check(0, "0ms");
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         assert_eq!(relative(now - Duration::from_secs(5), now), "5s ago");
         assert_eq!(relative(now + Duration::from_secs(65), now), "in 1m 5s");

@@ -40,12 +40,19 @@ pub fn instant(text: &str) -> Result<SystemTime, String> {
     Ok(at.into())
 }
 
+/// A point in the past as it is typed. How long ago is counted by the database's clock, not by this machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    At(SystemTime),
+    Ago(Duration),
+}
+
 /// An instant, or a duration that lies that far back: `2h` means two hours ago.
-pub fn instant_or_ago(text: &str) -> Result<SystemTime, String> {
-    let Ok(ago) = duration(text) else {
-        return instant(text).map_err(|error| format!("{error}; or how long ago: 2h, 7d"));
-    };
-    SystemTime::now().checked_sub(ago).ok_or_else(|| format!("{text:?} ago is before all time"))
+pub fn instant_or_ago(text: &str) -> Result<When, String> {
+    match duration(text) {
+        Ok(ago) => Ok(When::Ago(ago)),
+        Err(_) => instant(text).map(When::At).map_err(|error| format!("{error}; or how long ago: 2h, 7d")),
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +85,8 @@ mod tests {
         for bad in ["tomorrow", "2026-12-24", "2026-12-24T18:00:00", ""] {
             assert!(instant(bad).unwrap_err().contains("is not an instant"), "{bad}");
         }
-        assert!(instant_or_ago("2h").is_ok());
+        assert_eq!(instant_or_ago("2h"), Ok(When::Ago(Duration::from_secs(7_200))));
+        assert_eq!(instant_or_ago("1970-01-01T00:00:00Z"), Ok(When::At(SystemTime::UNIX_EPOCH)));
         assert!(instant_or_ago("x").unwrap_err().contains("or how long ago"));
     }
 }

@@ -47,6 +47,19 @@ fn sigterm_and_ctrl_c_stop_the_server_cleanly() {
 }
 
 #[test]
+fn a_server_goes_on_when_nobody_reads_where_it_is() {
+    for args in [&["--ephemeral"][..], &["--ephemeral", "--json"]] {
+        let mut child = dev(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tenure starts");
+        drop(child.stdout.take());
+        let mut said = BufReader::new(child.stderr.take().expect("its stderr")).lines();
+        let serves = said.by_ref().map_while(Result::ok).any(|line| line.contains("Ctrl-C stops"));
+        Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
+        let rest: Vec<_> = said.map_while(Result::ok).collect();
+        assert_eq!((child.wait().expect("it ends").code(), serves), (Some(0), true), "{args:?}: {rest:?}");
+    }
+}
+
+#[test]
 fn sigterm_reaches_the_command() {
     let exec = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done";
     let mut child = dev(&["--ephemeral", "--exec", exec])

@@ -186,6 +186,11 @@ async fn a_job_is_enqueued_listed_shown_and_cancelled() {
         assert!(tenure(db, &["job", "show", &id]).out.contains("status           available"));
         assert_eq!(tenure(db, &["job", "cancel", &id]).out, format!("{id} cancelled\n"));
         assert_eq!(tenure(db, &["job", "cancel", &id]).out, format!("{id} already cancelled\n"));
+        for (typed, shown) in [("500ms", "500ms"), ("90s", "90s"), ("1h", "1h"), ("0", "none")] {
+            let id = tenure(db, &["enqueue", "k", "1", "--timeout", typed]).out.trim().to_owned();
+            let facts = tenure(db, &["job", "show", &id]).out;
+            assert!(facts.contains(&format!("timeout          {shown}\n")), "{typed}: {facts}");
+        }
         let status = json(db, &["status", "--json"]);
         assert_eq!(status["schema_version"], status["schema_version_known"]);
         assert_eq!(tenure(db, &["status"]).code, 0);
@@ -303,7 +308,7 @@ async fn queues_are_paused_and_resumed() {
     with_database(async |db| {
         assert_eq!(tenure(db, &["queue", "pause", "mail", "--reason", "down", "--by", "me"]).out, "mail paused\n");
         assert_eq!(tenure(db, &["queue", "pause", "mail"]).out, "mail was paused already\n");
-        let queue = &json(db, &["queue", "list", "--json"])[0];
+        let queue = &json(db, &["queue", "list", "--json"])["queues"][0];
         assert_eq!((&queue["paused_by"], &queue["pause_reason"]), (&"me".into(), &"down".into()));
         assert!(tenure(db, &["queue", "list"]).out.contains("by me: down"));
         assert_eq!(json(db, &["queue", "resume", "mail", "--json"])["changed"], true);
@@ -315,6 +320,18 @@ async fn queues_are_paused_and_resumed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kinds_are_paused_and_the_reason_is_shown_everywhere() {
     with_database(async |db| {
+        // While there is no queue yet, and in one that there is not.
+        for pause in [&["--kind", "early"][..], &["nowhere", "--kind", "early"]] {
+            assert_eq!(tenure(db, &[&["queue", "pause"], pause].concat()).code, 0);
+        }
+        let list = json(db, &["queue", "list", "--json"]);
+        assert_eq!(list["queues"], serde_json::json!([]));
+        let paused: Vec<_> =
+            list["paused_kinds"].as_array().expect("kinds").iter().map(|kind| &kind["queue"]).collect();
+        assert_eq!(paused, [&Value::Null, &"nowhere".into()]);
+        for pause in [&["--kind", "early"][..], &["nowhere", "--kind", "early"]] {
+            assert_eq!(tenure(db, &[&["queue", "resume"], pause].concat()).code, 0);
+        }
         let id = tenure(db, &["enqueue", "k", "1", "--queue", "mail"]).out.trim().to_owned();
         let pause = ["queue", "pause", "mail", "--kind", "k", "--reason", "bad deploy", "--by", "me"];
         assert_eq!(tenure(db, &pause).out, "k in mail paused\n");
@@ -324,7 +341,7 @@ async fn kinds_are_paused_and_the_reason_is_shown_everywhere() {
             let shown = tenure(db, verb).out;
             assert!(shown.contains("every queue") && shown.contains("by me: bad deploy"), "{verb:?}: {shown}");
         }
-        assert_eq!(json(db, &["queue", "list", "--json"])[0]["paused_kinds"].as_array().map(Vec::len), Some(2));
+        assert_eq!(json(db, &["queue", "list", "--json"])["paused_kinds"].as_array().map(Vec::len), Some(2));
         assert_eq!(json(db, &["status", "--json"])["paused_kinds"][0]["queue"], Value::Null);
         let shown = tenure(db, &["job", "show", &id]).out;
         assert!(shown.contains("waits because    the kind k is paused since "), "{shown}");
@@ -363,6 +380,50 @@ async fn a_selection_is_counted_first_and_cancelled_only_after_a_yes() {
         let done = json(db, &["job", "cancel", "--kind", "k", "--status", "available,retrying", "--yes", "--json"]);
         assert_eq!((&done["cancelled"], &done["requested"]), (&120.into(), &0.into()));
         assert_eq!(tenure(db, &["job", "cancel", "--all", "--yes"]).out, "5 cancelled, 0 requested\n");
+    })
+    .await;
+}
+
+/// From the next session on the database's clock is two days ahead of this machine's.
+async fn be_two_days_ahead(db: &TestDatabase) {
+    let sql = "create schema ahead;
+         create function ahead.clock_timestamp() returns timestamptz language sql volatile as
+             $$ select pg_catalog.clock_timestamp() + interval '2 days' $$;
+         do $$ begin execute format('alter database %I set search_path = ahead, pg_catalog', current_database()); end $$";
+    db.sql().await.batch_execute(sql).await.expect("another clock");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ages_are_counted_by_the_databases_clock_whatever_this_machines_says() {
+    with_database(async |db| {
+        be_two_days_ahead(db).await;
+        for n in ["1", "2", "3"] {
+            assert_eq!(tenure(db, &["enqueue", "k", n]).code, 0);
+        }
+        let cancel = |age| json(db, &["job", "cancel", "--kind", "k", "--older-than", age, "--yes", "--json"]);
+        assert_eq!(cancel("3d")["cancelled"], 0);
+        assert_eq!(cancel("1d")["counted"]["available"], 3);
+
+        let client = db.client().await;
+        client.enqueue_many("bad", 0..2, tenure::JobOptions::new()).await.expect("enqueued");
+        let mut worker = tenure::Worker::builder(db.url())
+            .queue("default", 1)
+            .handle_raw("bad", tenure::KindOptions::new(), |_, _| async { Err(tenure::Fail::permanent("bad")) })
+            .drain(true)
+            .start()
+            .await
+            .expect("a worker");
+        worker.join().await;
+        let count = |option, age| json(db, &["dead", "list", option, age, "--json"]).as_array().map(Vec::len);
+        assert_eq!([count("--before", "1d"), count("--before", "3d")], [Some(2), Some(0)]);
+        assert_eq!([count("--since", "1d"), count("--since", "3d")], [Some(0), Some(2)]);
+        assert_eq!(tenure(db, &["enqueue", "k", "4"]).code, 0);
+        for table in [&["job", "list"][..], &["dead", "list"], &["dead", "list", "--group"], &["status"]] {
+            let shown = tenure(db, table).out;
+            assert!(shown.contains("2d 0h ago"), "{table:?}: {shown}");
+        }
+        let discard = |age| json(db, &["dead", "discard", "--before", age, "--json"]).as_array().map(Vec::len);
+        assert_eq!([discard("3d"), discard("1d")], [Some(0), Some(2)]);
     })
     .await;
 }
@@ -458,40 +519,6 @@ async fn migrate_prints_migrates_and_refuses_a_newer_schema() {
     .await;
 }
 
-#[test]
-fn every_verb_explains_itself_with_examples() {
-    let verbs: &[&[&str]] = &[
-        &["dev"],
-        &["migrate"],
-        &["enqueue"],
-        &["job", "list"],
-        &["job", "show"],
-        &["job", "cancel"],
-        &["queue", "list"],
-        &["queue", "pause"],
-        &["queue", "resume"],
-        &["queue", "set"],
-        &["prune"],
-        &["queue", "drain"],
-        &["worker", "list"],
-        &["worker", "drain"],
-        &["worker", "resume"],
-        &["dead", "list"],
-        &["dead", "show"],
-        &["dead", "requeue"],
-        &["dead", "discard"],
-        &["status"],
-        &["work"],
-        &["demo"],
-    ];
-    for verb in verbs {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_tenure")).args(*verb).arg("--help").output().expect("tenure starts");
-        let help = String::from_utf8(output.stdout).expect("text");
-        assert!(output.status.success() && help.contains("Examples:"), "{verb:?}: {help}");
-    }
-}
-
 /// Lets the ends of all jobs lie back so far.
 async fn age(db: &TestDatabase, days: i32) {
     let back = format!("interval '{days} days'");
@@ -513,11 +540,11 @@ async fn what_a_queue_keeps_is_set_shown_and_taken_back() {
         assert!(every.out.contains("7d, cancelled ones for 12h, dead letters for 90d"), "{every:?}");
         let list = tenure(db, &["queue", "list"]);
         assert!(list.out.contains("KEEPS") && list.out.contains("1d/12h/forever"), "{}", list.out);
-        let queue = &json(db, &["queue", "list", "--json"])[0];
+        let queue = &json(db, &["queue", "list", "--json"])["queues"][0];
         assert_eq!((queue["keep_cancelled_ms"].as_u64(), queue["keep_own"].as_bool()), (Some(day / 2), Some(true)));
         let back = ["queue", "set", "mail", "--keep-completed", "default", "--keep-dead", "default", "--json"];
         assert_eq!(json(db, &back)["keep_completed_ms"].as_u64(), Some(7 * day));
-        assert_eq!(json(db, &["queue", "list", "--json"])[0]["keep_own"].as_bool(), Some(false));
+        assert_eq!(json(db, &["queue", "list", "--json"])["queues"][0]["keep_own"].as_bool(), Some(false));
     })
     .await;
 }

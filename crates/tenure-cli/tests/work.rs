@@ -411,3 +411,26 @@ fn a_process_that_is_there_is_not_taken_for_gone() {
     assert!(!is_gone(std::process::id()) && Path::new("/proc/self").exists());
     assert!(is_gone(u32::MAX));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_is_printed_as_json_at_the_end() {
+    with_database(async |db| {
+        let client = db.client().await;
+        for kind in ["good", "good", "bad"] {
+            client.enqueue(Enqueue::raw(kind, RawJson::null())).await.expect("enqueued");
+        }
+        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .args(["work", "--exec", "good=true", "--exec", "bad=exit 65", "--drain", "--json"])
+            .env("DATABASE_URL", db.url())
+            .output()
+            .expect("tenure ends");
+        let done: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+        assert_eq!(
+            (&done["clean"], &done["refused_kinds"], &done["overrunning"]),
+            (&json!(true), &json!([]), &json!([]))
+        );
+        let stats = &done["stats"];
+        assert_eq!((&stats["completed"], &stats["failed"], &stats["dead"]), (&json!(2), &json!(1), &json!(1)));
+    })
+    .await;
+}

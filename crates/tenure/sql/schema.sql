@@ -378,6 +378,7 @@ function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
 function next_look(r tenure.partition) returns timestamp with time zone
+function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zone) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
 function note_queue(p_queue text) returns void
 function outline(p_message text) returns text

@@ -3,7 +3,7 @@
 mod filter;
 mod group;
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -140,7 +140,10 @@ async fn list(args: List) -> Outcome {
     let client = args.connection.connect().await?;
     if args.group {
         let groups = client.dead_groups(&args.filter.read(), Some(args.limit)).await?;
-        group::print_groups(&groups, args.json, &args.filter.none())?;
+        match args.json {
+            true => output::json(&groups.iter().map(group::group_json).collect::<Vec<_>>())?,
+            false => group::print_groups(&groups, client.now().await?, &args.filter.none())?,
+        }
         return Ok(0);
     }
     let after = match args.after {
@@ -152,7 +155,7 @@ async fn list(args: List) -> Outcome {
         output::json(&letters.iter().map(LetterJson::from).collect::<Vec<_>>())?;
         return Ok(0);
     }
-    let now = SystemTime::now();
+    let now = client.now().await?;
     let row = |letter: &DeadLetter| {
         vec![
             letter.id.to_string(),

@@ -1,6 +1,6 @@
 //! `tenure dev`: a private PostgreSQL for development.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -11,6 +11,7 @@ use tenure_dev::{Consent, Options, Server};
 use tokio::process::{Child, Command};
 
 use crate::exit::Outcome;
+use crate::output;
 use crate::signals::{Signals, Stop};
 
 /// How often a waiting command looks whether the server still runs.
@@ -112,7 +113,11 @@ async fn start(options: Options, signals: &mut Signals) -> anyhow::Result<Option
 
 /// Prints where the server is and waits until it is to stop.
 async fn serve(dev: &Dev, server: &Server, signals: &mut Signals) -> Outcome {
-    print(dev.json, server);
+    match print(dev.json, server) {
+        // Whoever started it may read no more, and know the URL from elsewhere: the server is what it is for.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        printed => printed?,
+    }
     let shared = if server.is_shared() { ", shared with the process that started it" } else { "" };
     eprintln!("tenure dev: PostgreSQL {} in {}{shared}; Ctrl-C stops", server.version(), server.home().display());
     loop {
@@ -127,10 +132,9 @@ async fn serve(dev: &Dev, server: &Server, signals: &mut Signals) -> Outcome {
     }
 }
 
-fn print(json: bool, server: &Server) {
+fn print(json: bool, server: &Server) -> std::io::Result<()> {
     if !json {
-        println!("{}", server.url());
-        return;
+        return output::line(server.url());
     }
     let about = serde_json::json!({
         "url": server.url(),
@@ -141,7 +145,7 @@ fn print(json: bool, server: &Server) {
         "bin_dir": server.bin_dir(),
         "shared": server.is_shared(),
     });
-    println!("{about}");
+    output::line(&about.to_string())
 }
 
 /// Runs the command to its end and gives its exit code; 128 + N when signal N ended it, as a shell does.

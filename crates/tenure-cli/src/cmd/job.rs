@@ -2,7 +2,7 @@
 
 mod cancel;
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -30,8 +30,7 @@ Examples:
   tenure job list --kind send_mail --status dead --limit 20
   tenure job list --before 12800          the next page: older than the last id of this one")]
 pub struct List {
-    /// Only in this state: available, scheduled, retrying, snoozed, held, running, completed, cancelled or dead
-    #[arg(long, value_parser = state)]
+    #[arg(long, value_parser = state, help = format!("Only in this state: {}", states(&State::ALL)))]
     status: Option<State>,
 
     /// Only of this queue
@@ -74,10 +73,11 @@ pub struct Show {
 }
 
 fn state(text: &str) -> Result<State, String> {
-    State::from_name(text).ok_or_else(|| {
-        let names: Vec<_> = State::ALL.iter().map(|state| state.as_str()).collect();
-        format!("{text:?} is no state of a job: use one of {}", names.join(", "))
-    })
+    State::from_name(text).ok_or_else(|| format!("{text:?} is no state of a job: use one of {}", states(&State::ALL)))
+}
+
+fn states(states: &[State]) -> String {
+    states.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Runs the verb.
@@ -97,12 +97,13 @@ async fn list(args: List) -> Outcome {
         before: args.before,
         limit: Some(args.limit),
     };
-    let jobs = args.connection.connect().await?.list(&filter).await?;
+    let client = args.connection.connect().await?;
+    let jobs = client.list(&filter).await?;
     if args.json {
         output::json(&jobs.iter().map(JobJson::from).collect::<Vec<_>>())?;
         return Ok(0);
     }
-    let now = SystemTime::now();
+    let now = client.now().await?;
     let row = |job: &JobInfo| {
         vec![
             job.id.to_string(),
@@ -151,7 +152,7 @@ async fn show(args: Show) -> Outcome {
         ("started at", output::instant_or_empty(job.started_at)),
         ("finished at", output::instant_or_empty(job.finished_at)),
         ("updated at", output::instant(job.updated_at)),
-        ("timeout", optional(job.timeout.map(output::rough))),
+        ("timeout", optional(job.timeout.map(limit))),
         ("worker", optional(job.worker.clone())),
         ("idempotency key", job.idempotency_key.clone()),
         ("requeued from", optional(job.replaces_id.map(|id| id.to_string()))),
@@ -164,6 +165,10 @@ async fn show(args: Show) -> Outcome {
     ])?;
     print_attempts(&attempts)?;
     Ok(0)
+}
+
+fn limit(timeout: Duration) -> String {
+    if timeout.is_zero() { "none".to_owned() } else { output::exact(timeout) }
 }
 
 fn status_text(job: &JobInfo) -> String {

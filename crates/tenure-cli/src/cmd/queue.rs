@@ -24,9 +24,11 @@ pub enum Queue {
 
 /// List the queues and what stands in them
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  tenure queue list\n  tenure queue list --json | jq '.[] | select(.paused_at)'")]
+#[command(
+    after_help = "Examples:\n  tenure queue list\n  tenure queue list --json | jq '.queues[] | select(.paused_at)'"
+)]
 pub struct List {
-    /// Print a JSON array
+    /// Print a JSON object: the queues, and the paused kinds
     #[arg(long)]
     json: bool,
 
@@ -197,22 +199,25 @@ async fn list(args: List) -> Outcome {
     let client = args.connection.connect().await?;
     let (queues, kinds) = (client.queues().await?, client.paused_kinds().await?);
     match args.json {
-        true => output::json(&queues.iter().map(|queue| with_kinds(queue, &kinds)).collect::<Vec<_>>())?,
+        true => output::json(&json!({
+            "queues": queues.iter().map(to_json).collect::<Vec<_>>(),
+            "paused_kinds": kinds.iter().map(kind_json).collect::<Vec<_>>(),
+        }))?,
         false => {
-            print(&queues)?;
-            print_kinds(&kinds)?;
+            let now = client.now().await?;
+            print(&queues, now)?;
+            print_kinds(&kinds, now)?;
         }
     }
     Ok(0)
 }
 
 /// The paused kinds as a table under a free line; nothing when there are none.
-pub fn print_kinds(kinds: &[KindPause]) -> std::io::Result<()> {
+pub fn print_kinds(kinds: &[KindPause], now: SystemTime) -> std::io::Result<()> {
     if kinds.is_empty() {
         return Ok(());
     }
     output::line("")?;
-    let now = SystemTime::now();
     let row = |pause: &KindPause| {
         let queue = pause.queue.clone().unwrap_or_else(|| "every queue".to_owned());
         let paused = paused_text(pause.paused_at, Some(&pause.paused_by), pause.reason.as_deref(), now);
@@ -232,17 +237,8 @@ pub fn kind_json(pause: &KindPause) -> Value {
     })
 }
 
-/// A queue as JSON, with the kinds that are paused in it.
-fn with_kinds(queue: &QueueInfo, kinds: &[KindPause]) -> Value {
-    let here = |pause: &&KindPause| pause.queue.as_ref().is_none_or(|name| *name == queue.queue);
-    let mut value = to_json(queue);
-    value["paused_kinds"] = Value::Array(kinds.iter().filter(here).map(kind_json).collect());
-    value
-}
-
 /// The queues as a table.
-pub fn print(queues: &[QueueInfo]) -> std::io::Result<()> {
-    let now = SystemTime::now();
+pub fn print(queues: &[QueueInfo], now: SystemTime) -> std::io::Result<()> {
     let row = |queue: &QueueInfo| {
         vec![
             queue.queue.clone(),
@@ -265,15 +261,9 @@ fn ages(keep: &Keep) -> String {
     [keep.completed, keep.cancelled, keep.dead].map(short).join("/")
 }
 
-/// An age in its largest whole unit.
+/// An age as it is typed.
 fn short(age: Duration) -> String {
-    if age == KEEP_MAX {
-        return "forever".to_owned();
-    }
-    let ms = age.as_millis();
-    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let whole = units.into_iter().find(|(unit, _)| ms.is_multiple_of(*unit));
-    whole.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
+    if age == KEEP_MAX { "forever".to_owned() } else { output::exact(age) }
 }
 
 fn paused(queue: &QueueInfo, now: SystemTime) -> String {

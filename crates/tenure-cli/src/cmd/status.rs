@@ -56,20 +56,19 @@ pub async fn run(args: Status) -> Outcome {
         ("schema", schema),
     ])?;
     output::line("")?;
-    queue::print(&queues)?;
-    queue::print_kinds(&kinds)?;
+    queue::print(&queues, server.now)?;
+    queue::print_kinds(&kinds, server.now)?;
     output::line("")?;
     if !unhandled.is_empty() {
-        print_unhandled(&unhandled)?;
+        print_unhandled(&unhandled, server.now)?;
         output::line("")?;
     }
-    print_workers(&workers)?;
+    print_workers(&workers, server.now)?;
     Ok(0)
 }
 
 /// What waits for a worker that is not there: a program that is not deployed, or a misspelt kind.
-fn print_unhandled(unhandled: &[UnhandledKind]) -> std::io::Result<()> {
-    let now = SystemTime::now();
+fn print_unhandled(unhandled: &[UnhandledKind], now: SystemTime) -> std::io::Result<()> {
     let row = |kind: &UnhandledKind| {
         let since = kind.oldest_due_at.map(|at| output::relative(at, now)).unwrap_or_default();
         vec![kind.kind.clone(), kind.queue.clone(), kind.available.to_string(), since]
@@ -87,8 +86,7 @@ fn unhandled_json(kind: &UnhandledKind) -> Value {
 }
 
 /// The workers as a table.
-pub fn print_workers(workers: &[WorkerInfo]) -> std::io::Result<()> {
-    let now = SystemTime::now();
+pub fn print_workers(workers: &[WorkerInfo], now: SystemTime) -> std::io::Result<()> {
     let row = |worker: &WorkerInfo| {
         vec![
             worker.id.to_string(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tenure::{Context, KindOptions, RawJson, RunningWorker, Summary, Worker, limits};
 
 use crate::connection::Connection;
@@ -30,7 +31,8 @@ Exit codes of a program:
 Examples:
   tenure work --queue default=4 --exec 'thumbnail=./thumbnail.sh'
   tenure work --queue mail=8 --queue reports=1 --exec send_mail=./send-mail --exec 'report=python3 report.py'
-  tenure work --queue default=4 --exec 'echo=cat' --drain      run what there is, then end")]
+  tenure work --queue default=4 --exec 'echo=cat' --drain      run what there is, then end
+  tenure work --exec 'echo=cat' --drain --json | jq .stats.failed")]
 pub struct Work {
     /// Take jobs from this queue, N at a time [default: default=<cores>]; may be repeated
     #[arg(long = "queue", value_name = "NAME=N", value_parser = queue)]
@@ -59,6 +61,10 @@ pub struct Work {
     /// End when nothing is left to claim; jobs that are due later are not waited for
     #[arg(long)]
     drain: bool,
+
+    /// Print what was done as one JSON object, at the end
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     connection: Connection,
@@ -130,6 +136,11 @@ fn announce(args: &Work, worker: &RunningWorker) {
 
 fn report(args: &Work, summary: &Summary) -> Outcome {
     let stats = &summary.stats;
+    if args.json {
+        output::json(&json!({
+            "clean": summary.clean, "overrunning": summary.overrunning, "refused_kinds": summary.refused_kinds, "stats": stats,
+        }))?;
+    }
     eprintln!(
         "tenure: {} completed, {} failed ({} dead), {} cancelled, {} given back",
         stats.completed, stats.failed, stats.dead, stats.cancelled, stats.released
@@ -143,7 +154,7 @@ fn report(args: &Work, summary: &Summary) -> Outcome {
     if !summary.clean {
         // Without a pooler the end of this process is noticed by the lock that it held.
         let when = match args.connection.pooler {
-            true => format!("after the lease of {}", output::rough(args.lease)),
+            true => format!("after the lease of {}", output::exact(args.lease)),
             false => "within a few seconds of this process's end".to_owned(),
         };
         return Err(Failure::Failed(anyhow::anyhow!(

@@ -86,10 +86,11 @@ pub async fn run(worker: Worker) -> Outcome {
 }
 
 async fn list(args: List) -> Outcome {
-    let workers = args.connection.connect().await?.workers().await?;
+    let client = args.connection.connect().await?;
+    let workers = client.workers().await?;
     match args.json {
         true => output::json(&workers.iter().map(worker_json).collect::<Vec<_>>())?,
-        false => print_workers(&workers)?,
+        false => print_workers(&workers, client.now().await?)?,
     }
     Ok(0)
 }

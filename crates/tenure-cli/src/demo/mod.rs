@@ -8,7 +8,7 @@ mod process;
 mod progress;
 mod report;
 mod run;
-mod schema;
+pub mod schema;
 pub mod search;
 mod store;
 mod text;

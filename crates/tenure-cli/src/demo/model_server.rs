@@ -6,7 +6,7 @@
 //! run with the same keys misbehaves in the same places whatever the order.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Write as _};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::text;
+use crate::output;
 
 /// The name of the only model.
 pub const MODEL: &str = "hashed-ngrams-256";
@@ -134,8 +135,7 @@ pub struct BillLine {
 /// No port can be opened.
 pub async fn run(seed: u64) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("model server: no port on 127.0.0.1")?;
-    println!("listening on http://{}", listener.local_addr()?);
-    io::stdout().flush()?;
+    output::line(&format!("listening on http://{}", listener.local_addr()?))?;
     tokio::select! {
         served = axum::serve(listener, router(seed)) => served.context("model server"),
         () = super::process::stdin_closed() => Ok(()),
@@ -324,6 +324,21 @@ fn hash(parts: &[&[u8]]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_of_the_demo_tells_the_shares_as_they_are() {
+        let share = |moods: &[Mood]| -> u32 {
+            MISBEHAVIOUR.iter().filter(|(mood, _)| moods.contains(mood)).map(|(_, share)| share).sum()
+        };
+        let after = share(&[Mood::FailedAfter, Mood::DroppedAfter]);
+        assert_eq!(after * 2, after + share(&[Mood::FailedBefore, Mood::DroppedBefore]));
+        let all: u32 = MISBEHAVIOUR.iter().map(|(_, share)| share).sum();
+        assert_eq!((1_000.0 / f64::from(all)).round(), 6.0);
+        let page = include_str!("../../../../docs/guide/demo.md");
+        assert!(
+            page.contains("about one request in six") && page.contains("half of the 5xx and\n  broken connections")
+        );
+    }
 
     fn request(texts: &[&str]) -> Request {
         let chunks = (0..texts.len()).map(|n| format!("7:{n}")).collect();

@@ -1,6 +1,6 @@
 //! One search over what a run indexed.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -67,7 +67,9 @@ async fn vector_of(model: &ModelClient, run: &str, query: &str) -> Result<Vec<f3
         if fail.verdict() == Verdict::Permanent {
             break;
         }
-        let asked_for = fail.verdict().delay(std::time::SystemTime::now());
+        // No database is asked here, so that the clock at hand has to do.
+        let until = |at: SystemTime| at.duration_since(SystemTime::now()).unwrap_or_default();
+        let asked_for = fail.verdict().delay().or_else(|| fail.verdict().run_at().map(until));
         let delay = asked_for.unwrap_or_else(|| super::pipeline::retry_policy().delay(attempt, fastrand::f64()));
         // sleep: the provider said how long to wait.
         tokio::time::sleep(delay.min(Duration::from_secs(5))).await;

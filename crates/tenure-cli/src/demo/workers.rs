@@ -14,6 +14,7 @@ use super::pipeline::{Embed, Extract, Pipeline, Split, Stage, Store, retry_polic
 use super::process::{Process, stdin_closed};
 use super::store;
 use crate::connection::Connection;
+use crate::output;
 
 /// What the hidden command `tenure demo-worker` is told.
 #[derive(Debug, Clone)]
@@ -36,7 +37,7 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
         model: ModelClient::new(&args.model_url)?,
     });
     let mut running = worker(&args.connection, &args.name, &pipeline).start().await?;
-    println!("ready");
+    output::line("ready")?;
     stdin_closed().await;
     running.shutdown();
     running.join().await;

@@ -1,8 +1,9 @@
 -- fail: the ends of attempts that did not complete, as a JSON array of
---   {"lease": n, "job": n, "verdict": "retry" | "permanent" | "snooze" | "cancelled", "delay_ms": n | null,
---    "cause": text, "message": text, "details": any}
+--   {"lease": n, "job": n, "verdict": "retry" | "permanent" | "snooze" | "cancelled", "delay_ms": n | null, "run_at_us": n | null,
+--    "spread": x | null, "cause": text, "message": text, "details": any}
 -- Transition: lease -> later (retrying, snoozed), ready (no delay), dead_letter, or outcome (cancelled).
--- A retry without delay_ms waits min(1 h, 2 s * 2^(attempt - 1)) plus up to 25 %. A retry of the last attempt is a death. A job
+-- run_at_us (microseconds since 1970) names an instant of this clock and goes before delay_ms; "spread" adds that part of the time until then.
+-- A retry with neither waits min(1 h, 2 s * 2^(attempt - 1)) plus up to 25 %. A retry of the last attempt is a death. A job
 -- that somebody wants cancelled is not retried. Returns a status per entry, in their order: 'retrying', 'snoozed', 'dead', 'cancelled',
 -- 'already' (this lease reported it before) or 'lost'. Locks: the lease rows, in the order of their ids, then inserts; none is waited
 -- for longer than a tenth of a second (55P03: report the others first).
@@ -48,10 +49,9 @@ end $$;
 create or replace function tenure.fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 language plpgsql as $$
 declare
-  c_delay_ms_max constant bigint := 315576000000;  -- 10 years
   v_now timestamptz := clock_timestamp();
   v_verdict text := p_entry ->> 'verdict';
-  v_delay_ms bigint := (p_entry ->> 'delay_ms')::bigint;
+  v_due_at timestamptz;
   v_lease tenure.lease;
   v_slot integer;
   v_priority smallint;
@@ -93,17 +93,31 @@ begin
     insert into tenure.snooze as z (job_id, snoozes, lease_id, last_at) values (p_job, 1, p_lease, v_now)
       on conflict (job_id) do update set snoozes = z.snoozes + 1, lease_id = excluded.lease_id, last_at = excluded.last_at;
   end if;
-  v_delay_ms := least(c_delay_ms_max, greatest(0, coalesce(v_delay_ms, tenure.backoff_ms(v_lease.attempt))));
-  if v_delay_ms = 0 then
+  v_due_at := tenure.next_run(p_entry, v_lease.attempt, v_now);
+  if v_due_at <= v_now then
     perform tenure.put_ready(array[p_job], v_lease.queue, tenure.lane_of(v_priority, v_lease.flags), v_lease.kind, v_attempt, v_lease.flags);
     return case v_verdict when 'snooze' then 'snoozed' else 'retrying' end;
   end if;
   perform pg_current_xact_id();
   insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask, lease_id)
-    values (p_job >> 7, nextval('tenure.block_id'), v_now + v_delay_ms * interval '1 millisecond',
+    values (p_job >> 7, nextval('tenure.block_id'), v_due_at,
             case v_verdict when 'snooze' then 'z' else 'r' end, v_lease.queue, v_priority, v_lease.kind,
             v_attempt, v_lease.flags, tenure.mask_of(p_job), p_lease);
   return case v_verdict when 'snooze' then 'snoozed' else 'retrying' end;
+end $$;
+
+-- next_run: when a job whose attempt failed now is due again: between now and in ten years.
+create or replace function tenure.next_run(p_entry json, p_attempt smallint, p_now timestamptz) returns timestamptz
+language plpgsql as $$
+declare
+  c_delay_ms_max constant bigint := 315576000000;  -- 10 years
+  v_run_at_us constant numeric := (p_entry ->> 'run_at_us')::numeric;
+  v_wait_ms numeric := coalesce(v_run_at_us / 1000 - extract(epoch from p_now) * 1000, (p_entry ->> 'delay_ms')::bigint, tenure.backoff_ms(p_attempt));
+begin
+  if v_run_at_us is not null then
+    v_wait_ms := v_wait_ms * (1 + coalesce((p_entry ->> 'spread')::numeric, 0));
+  end if;
+  return p_now + least(c_delay_ms_max, greatest(0, v_wait_ms))::float8 * interval '1 millisecond';
 end $$;
 
 -- The default backoff after the given attempt: exponential, base 2 s, factor 2, at most 1 h, plus 0 to 25 %.

@@ -1,9 +1,10 @@
 //! Cancel of whole selections.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::Client;
 use super::jobs::column;
+use super::queues::Clock;
 use crate::Error;
 use crate::lifecycle::State;
 use crate::model::names;
@@ -21,6 +22,7 @@ pub struct CancelFilter {
     queue: Option<String>,
     kind: Option<String>,
     created_before: Option<SystemTime>,
+    older_than: Option<Duration>,
     statuses: Vec<State>,
     everything: bool,
 }
@@ -69,6 +71,13 @@ impl CancelFilter {
         self
     }
 
+    /// Only those that were enqueued longer ago than this, by the database's clock when the call begins. Ages above 1,000
+    /// years count as 1,000 years.
+    pub fn older_than(mut self, age: Duration) -> Self {
+        self.older_than = Some(age);
+        self
+    }
+
     /// Only in this state; called again, also in that one. All of [`STATUSES`](Self::STATUSES) when not called.
     pub fn status(mut self, status: State) -> Self {
         self.statuses.push(status);
@@ -83,8 +92,9 @@ impl CancelFilter {
                 format!("name some of {names}"),
             ));
         }
-        let named = self.queue.is_some() || self.kind.is_some() || self.created_before.is_some();
-        if !named && self.statuses.is_empty() && !self.everything {
+        let named = self.queue.is_some() || self.kind.is_some();
+        let aged = self.created_before.is_some() || self.older_than.is_some();
+        if !named && !aged && self.statuses.is_empty() && !self.everything {
             return Err(Error::bad_input(
                 "no filter is given, and cancel without one means every unfinished job",
                 "name a queue, kind, age or state; or say so: CancelFilter::all()",
@@ -93,6 +103,11 @@ impl CancelFilter {
         self.queue.as_deref().map(names::check_queue).transpose()?;
         self.kind.as_deref().map(names::check_kind).transpose()?;
         Ok(())
+    }
+
+    /// The earlier one of the instant that is named and the one of the age.
+    fn before(&self, clock: &Clock) -> Option<SystemTime> {
+        [self.created_before, clock.ago[0]].into_iter().flatten().min()
     }
 
     fn status_names(&self) -> Vec<&'static str> {
@@ -110,9 +125,13 @@ impl Client {
     pub async fn count_unfinished(&self, filter: &CancelFilter) -> Result<Vec<(State, u64)>, Error> {
         filter.check()?;
         let statuses = filter.status_names();
+        let before = match filter.older_than {
+            None => filter.created_before,
+            Some(age) => filter.before(&self.clock([Some(age), None]).await?),
+        };
         let session = self.session().await?;
         let rows = session
-            .query(&COUNT_JOBS, &[&statuses, &filter.queue, &filter.kind, &filter.created_before])
+            .query(&COUNT_JOBS, &[&statuses, &filter.queue, &filter.kind, &before])
             .await
             .map_err(|e| Error::store(COUNT_JOBS.name, e))?;
         let mut counts = Vec::new();
@@ -138,8 +157,8 @@ impl Client {
         mut done: impl FnMut(CancelledMany),
     ) -> Result<CancelledMany, Error> {
         filter.check()?;
-        let now = self.now().await?;
-        let before = filter.created_before.map_or(now, |instant| instant.min(now));
+        let clock = self.clock([filter.older_than, None]).await?;
+        let before = filter.before(&clock).map_or(clock.now, |instant| instant.min(clock.now));
         let filter = CancelFilter { created_before: Some(before), ..filter.clone() };
         let mut sum = CancelledMany::default();
         for _ in 0..PASSES_MAX {

@@ -1,10 +1,13 @@
 //! Dead letters: jobs that will not be tried again, kept whole until somebody decides.
 
+mod filter;
+
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+pub use self::filter::DeadFilter;
 use super::Client;
 use super::jobs::{column, page_size};
 use crate::lifecycle::State;
@@ -110,93 +113,6 @@ pub enum RequeuePace {
     Over(Duration),
 }
 
-/// Which dead letters are meant: those that have all that is named. Those that were requeued are never among them.
-///
-/// A filter that names nothing lists all of them; what changes them refuses it and wants [`DeadFilter::all`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeadFilter {
-    queue: Option<String>,
-    kind: Option<String>,
-    cause: Option<String>,
-    before: Option<SystemTime>,
-    since: Option<SystemTime>,
-    fingerprint: Option<String>,
-    everything: bool,
-}
-
-impl DeadFilter {
-    /// Names nothing yet.
-    pub fn new() -> Self {
-        DeadFilter::default()
-    }
-
-    /// All of them, said explicitly.
-    pub fn all() -> Self {
-        DeadFilter { everything: true, ..DeadFilter::default() }
-    }
-
-    /// Only of this queue.
-    pub fn queue(mut self, queue: impl Into<String>) -> Self {
-        self.queue = Some(queue.into());
-        self
-    }
-
-    /// Only of this kind.
-    pub fn kind(mut self, kind: impl Into<String>) -> Self {
-        self.kind = Some(kind.into());
-        self
-    }
-
-    /// Only with this cause: `error`, `timeout`, `worker_lost` …
-    pub fn cause(mut self, cause: impl Into<String>) -> Self {
-        self.cause = Some(cause.into());
-        self
-    }
-
-    /// Only those that died before this instant of the database's clock.
-    pub fn before(mut self, instant: SystemTime) -> Self {
-        self.before = Some(instant);
-        self
-    }
-
-    /// Only those that died at this instant of the database's clock or after it.
-    pub fn since(mut self, instant: SystemTime) -> Self {
-        self.since = Some(instant);
-        self
-    }
-
-    /// Only those of this group: see [`DeadGroup`].
-    pub fn fingerprint(mut self, fingerprint: impl Into<String>) -> Self {
-        self.fingerprint = Some(fingerprint.into());
-        self
-    }
-
-    fn is_empty(&self) -> bool {
-        let texts = [&self.queue, &self.kind, &self.cause, &self.fingerprint];
-        texts.iter().all(|text| text.is_none()) && self.before.is_none() && self.since.is_none()
-    }
-
-    /// The first parameters of every statement with a filter.
-    fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![&self.queue, &self.kind, &self.cause, &self.before, &self.since, &self.fingerprint]
-    }
-
-    /// What dies from this instant on, perhaps again, is not part of a call that started before.
-    fn until(&self, now: SystemTime) -> DeadFilter {
-        DeadFilter { before: Some(self.before.map_or(now, |before| before.min(now))), ..self.clone() }
-    }
-
-    fn refuse_accident(&self, verb: &str) -> Result<(), Error> {
-        match self.is_empty() && !self.everything {
-            false => Ok(()),
-            true => Err(Error::bad_input(
-                format!("no filter is given, and {verb} without one means every dead letter"),
-                "name a queue, kind, cause, fingerprint or time; or say so: DeadFilter::all()",
-            )),
-        }
-    }
-}
-
 impl RequeuePace {
     fn check(self) -> Result<(), Error> {
         const OVER_MAX: Duration = Duration::from_secs(86_400);
@@ -222,6 +138,7 @@ impl Client {
         limit: Option<usize>,
     ) -> Result<Vec<DeadLetter>, Error> {
         let limit = page_size(limit)?;
+        let filter = self.fixed_dead(filter).await?;
         let (at, id) = (after.map(|last| last.died_at), after.map(|last| last.id));
         let session = self.session().await?;
         let mut params = filter.params();
@@ -237,6 +154,7 @@ impl Client {
     /// `BadInput`: the limit.
     pub async fn dead_groups(&self, filter: &DeadFilter, limit: Option<usize>) -> Result<Vec<DeadGroup>, Error> {
         let limit = page_size(limit)?;
+        let filter = self.fixed_dead(filter).await?;
         let session = self.session().await?;
         let mut params = filter.params();
         params.push(&limit);
@@ -261,6 +179,7 @@ impl Client {
     /// # Errors
     /// Those of the database.
     pub async fn count_dead(&self, filter: &DeadFilter) -> Result<u64, Error> {
+        let filter = self.fixed_dead(filter).await?;
         let session = self.session().await?;
         let row = session.query_opt(&COUNT_DEAD, &filter.params()).await;
         let row = row.map_err(|e| Error::store(COUNT_DEAD.name, e))?;
@@ -313,8 +232,8 @@ impl Client {
     ) -> Result<usize, Error> {
         filter.refuse_accident("requeue")?;
         pace.check()?;
-        let began = self.now().await?;
-        let filter = filter.until(began);
+        let clock = self.clock(filter.ages()).await?;
+        let (began, filter) = (clock.now, filter.fixed(&clock).until(clock.now));
         let chunk = if let RequeuePace::PerSecond(rate) = pace { CHUNK.min(rate.into()) } else { CHUNK };
         let step = match pace {
             RequeuePace::Over(time) => Some(time.div_f64(self.count_dead(&filter).await?.max(1) as f64)),
@@ -357,7 +276,8 @@ impl Client {
     /// `BadInput`: the filter is empty and not [`DeadFilter::all`].
     pub async fn discard_dead(&self, filter: &DeadFilter, mut done: impl FnMut(&[JobId])) -> Result<usize, Error> {
         filter.refuse_accident("discard")?;
-        let filter = filter.until(self.now().await?);
+        let clock = self.clock(filter.ages()).await?;
+        let filter = filter.fixed(&clock).until(clock.now);
         let mut count = 0;
         loop {
             let rows = self.dead_chunk(&DISCARD_DEAD, &filter, CHUNK, &[]).await?;
@@ -372,6 +292,14 @@ impl Client {
             if rows.len() < CHUNK as usize {
                 return Ok(count);
             }
+        }
+    }
+
+    /// Its ages become instants once per call, so that no job moves into a filter while it is worked off.
+    async fn fixed_dead(&self, filter: &DeadFilter) -> Result<DeadFilter, Error> {
+        match filter.ages() {
+            [None, None] => Ok(filter.clone()),
+            ages => Ok(filter.fixed(&self.clock(ages).await?)),
         }
     }
 
@@ -422,17 +350,4 @@ fn read(row: &Row) -> Result<DeadLetter, Error> {
         replaced_by: column(row, 16)?,
         fingerprint: column(row, 17)?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_empty_filter_is_no_way_to_say_all() {
-        let error = DeadFilter::default().refuse_accident("discard").unwrap_err();
-        assert!(error.to_string().contains("DeadFilter::all()"), "{error}");
-        assert!(DeadFilter::all().refuse_accident("discard").is_ok());
-        assert!(DeadFilter::new().kind("k").refuse_accident("discard").is_ok());
-    }
 }

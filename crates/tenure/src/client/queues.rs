@@ -1,6 +1,6 @@
 //! Queues, workers and the server.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::Client;
 use super::jobs::column;
@@ -8,7 +8,7 @@ use super::pause::refuse_nul;
 use super::retention::Keep;
 use crate::model::limits::LIST_MAX;
 use crate::model::names;
-use crate::store::jobs::{PAUSE, QUEUES, RESUME, SERVER, WORKERS};
+use crate::store::jobs::{CLOCK, PAUSE, QUEUES, RESUME, SERVER, WORKERS};
 use crate::store::migrate::latest;
 use crate::{Error, ErrorCode};
 
@@ -90,6 +90,13 @@ pub struct ServerInfo {
     pub schema_version: i32,
     /// The schema version that this program knows.
     pub schema_version_known: i32,
+}
+
+/// The database's clock at the begin of a call.
+pub(super) struct Clock {
+    pub(super) now: SystemTime,
+    /// What it showed so long ago, for each age that was asked for.
+    pub(super) ago: [Option<SystemTime>; 2],
 }
 
 impl Client {
@@ -192,8 +199,22 @@ impl Client {
         })
     }
 
-    /// The database's clock.
-    pub(super) async fn now(&self) -> Result<SystemTime, Error> {
-        Ok(self.server().await?.now)
+    /// The database's clock: what every instant is compared with.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn now(&self) -> Result<SystemTime, Error> {
+        Ok(self.clock([None, None]).await?.now)
+    }
+
+    /// The database's clock, and what it showed so long ago.
+    pub(super) async fn clock(&self, ages: [Option<Duration>; 2]) -> Result<Clock, Error> {
+        // No job is older; the database could not name instants much before.
+        const AGE_MAX: Duration = Duration::from_secs(1_000 * 366 * 86_400);
+        let [first, second] = ages.map(|age| age.map(|age| age.min(AGE_MAX).as_micros() as i64));
+        let session = self.session().await?;
+        let row = session.query_opt(&CLOCK, &[&first, &second]).await.map_err(|e| Error::store(CLOCK.name, e))?;
+        let row = row.ok_or_else(|| Error::internal("the server has no clock"))?;
+        Ok(Clock { now: column(&row, 0)?, ago: [column(&row, 1)?, column(&row, 2)?] })
     }
 }

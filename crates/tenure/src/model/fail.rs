@@ -46,7 +46,7 @@ pub enum Verdict {
     Retry,
     /// Run again after this time; uses an attempt.
     RetryAfter(Duration),
-    /// Run again at this instant by the worker's clock; uses an attempt.
+    /// Run again at this instant of the database's clock; uses an attempt.
     RetryAt(SystemTime),
     /// Run again after this time without using an attempt.
     Snooze(Duration),
@@ -67,14 +67,22 @@ impl Verdict {
         }
     }
 
-    /// The delay it asks for at `now`, between nothing and ten years; none where the policy decides or nothing runs again.
-    pub fn delay(self, now: SystemTime) -> Option<Duration> {
-        let delay = match self {
-            Verdict::RetryAfter(delay) | Verdict::Snooze(delay) => delay,
-            Verdict::RetryAt(at) => at.duration_since(now).unwrap_or_default(),
-            Verdict::Retry | Verdict::Permanent | Verdict::Cancelled => return None,
-        };
-        Some(delay.min(DELAY_MAX))
+    /// The delay it asks for, at most ten years; none where an instant is named, the policy decides or nothing runs again.
+    pub fn delay(self) -> Option<Duration> {
+        match self {
+            Verdict::RetryAfter(delay) | Verdict::Snooze(delay) => Some(delay.min(DELAY_MAX)),
+            Verdict::RetryAt(_) | Verdict::Retry | Verdict::Permanent | Verdict::Cancelled => None,
+        }
+    }
+
+    /// The instant it asks for.
+    pub fn run_at(self) -> Option<SystemTime> {
+        match self {
+            Verdict::RetryAt(instant) => Some(instant),
+            Verdict::RetryAfter(_) | Verdict::Snooze(_) | Verdict::Retry | Verdict::Permanent | Verdict::Cancelled => {
+                None
+            }
+        }
     }
 }
 
@@ -180,7 +188,8 @@ impl Fail {
         self
     }
 
-    /// Try again at this instant of the worker's clock; at once when it has passed. No effect on permanent failures.
+    /// Try again at this instant of the database's clock; at once when it has passed, and in ten years at the latest. No
+    /// effect on permanent failures.
     pub fn at(mut self, instant: SystemTime) -> Self {
         self.spread = false;
         self.verdict = match self.verdict {
@@ -307,14 +316,14 @@ mod tests {
 
     #[test]
     fn delays_are_kept_where_they_mean_something() {
-        let (now, minute) = (SystemTime::UNIX_EPOCH + DELAY_MAX, Duration::from_secs(60));
+        let (at, minute) = (SystemTime::UNIX_EPOCH + DELAY_MAX, Duration::from_secs(60));
         let check = |fail: Fail, name: &str, delay: Option<Duration>| {
-            assert_eq!((fail.verdict().as_str(), fail.verdict().delay(now)), (name, delay), "{fail:?}");
+            assert_eq!((fail.verdict().as_str(), fail.verdict().delay()), (name, delay), "{fail:?}");
         };
         check(Fail::retry("x"), "retry", None);
         check(Fail::retry("x").after(minute), "retry", Some(minute));
-        check(Fail::retry("x").at(now + minute), "retry", Some(minute));
-        check(Fail::retry("x").at(now - minute), "retry", Some(Duration::ZERO));
+        check(Fail::retry("x").at(at), "retry", None);
+        assert_eq!(Fail::retry("x").after(minute).at(at).verdict().run_at(), Some(at), "whatever the clock here says");
         check(Fail::retry("x").after(Duration::MAX), "retry", Some(DELAY_MAX));
         check(Fail::snooze(minute), "snooze", Some(minute));
         check(Fail::permanent("x").after(minute), "permanent", None);

@@ -14,7 +14,7 @@ mod stored_text;
 pub use fail::{Cause, Fail, Verdict};
 pub use id::JobId;
 pub use job::{Enqueue, Job, JobOptions};
-pub(crate) use job::{Start, check_payload};
+pub(crate) use job::{Start, check_payload, micros};
 pub use raw_json::RawJson;
 pub use retry::{Jitter, RetryPolicy};
 pub(crate) use stored_text::storable;

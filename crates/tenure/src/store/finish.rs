@@ -48,14 +48,25 @@ pub(crate) enum FailStatus {
     Lost,
 }
 
+/// When a job that failed runs again.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct NextRun {
+    /// None: the default backoff, if no instant is named either.
+    pub(crate) delay_ms: Option<i64>,
+    /// Microseconds since 1970 by the database's clock. It goes before the delay.
+    pub(crate) run_at_us: Option<i64>,
+    /// This part of the time until the instant is added.
+    pub(crate) spread: f64,
+}
+
 /// One failure as the SQL function reads it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FailureRow {
     pub(crate) lease: i64,
     pub(crate) job: i64,
     pub(crate) verdict: &'static str,
-    /// None: the default backoff.
-    pub(crate) delay_ms: Option<i64>,
+    #[serde(flatten)]
+    pub(crate) next: NextRun,
     pub(crate) cause: &'static str,
     pub(crate) message: String,
     pub(crate) details: serde_json::Value,

@@ -182,6 +182,14 @@ pub(crate) const SERVER: Statement = Statement {
     params: &[],
 };
 
+/// Two ages in microseconds (null: not asked for); the database's clock, and what it showed so long ago.
+pub(crate) const CLOCK: Statement = Statement {
+    name: "look at the database's clock",
+    sql: "select n.now, n.now - $1 * interval '1 microsecond', n.now - $2 * interval '1 microsecond' \
+          from (select clock_timestamp() as now) n",
+    params: &[Type::INT8, Type::INT8],
+};
+
 #[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] = &[
     &GET_JOB,
@@ -203,4 +211,5 @@ pub(super) static STATEMENTS: &[&Statement] = &[
     &RESUME,
     &WORKERS,
     &SERVER,
+    &CLOCK,
 ];

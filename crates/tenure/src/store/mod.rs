@@ -20,7 +20,7 @@ mod wire;
 mod worker;
 
 pub(crate) use failure::{Loss, StoreError};
-pub(crate) use finish::{FailStatus, FailureRow};
+pub(crate) use finish::{FailStatus, FailureRow, NextRun};
 pub(crate) use session::{Session, SessionOptions};
 pub(crate) use statement::{Statement, Texts};
 pub(crate) use wire::{JsonText, Strip};

@@ -348,7 +348,7 @@ impl<'a> Controlled<'a> {
     /// One duty of the net. It comes again with the next net when it fails.
     async fn net(&mut self) {
         if let Some(duty) = self.net.pop()
-            && let Err(error) = self.session.net(&duty, self.turn_max()).await
+            && let Err(error) = self.session.net(&duty, self.engine.settings.turn_max).await
         {
             tracing::warn!(%error, duty, "a maintenance duty failed");
         }

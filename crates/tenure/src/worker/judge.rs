@@ -1,7 +1,7 @@
 //! Turns what happened to an attempt into a value: what is written of it.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,11 @@ use super::engine::OVERRUN_NOTICE;
 use super::job_run::JobRun;
 use super::panics::{Panic, caught};
 use super::report::{Ending, Failure};
-use crate::model::{Cause, Fail, RawJson, RetryPolicy, Verdict};
+use crate::model::{Cause, Fail, RawJson, RetryPolicy, Verdict, micros};
+use crate::store::NextRun;
+
+/// At most this part is added to a delay that many jobs heard at once.
+const SPREAD: f64 = 0.25;
 
 /// How a handler stopped running.
 pub(super) enum Finish {
@@ -136,19 +140,23 @@ fn failed(run: &JobRun, fail: &Fail) -> Ending {
 }
 
 fn failure(run: &JobRun, fail: &Fail) -> Box<Failure> {
-    let verdict = fail.verdict();
-    let spread =
-        |delay| if fail.is_spread() { RetryPolicy::fixed(delay).delay(run.attempt, fastrand::f64()) } else { delay };
-    let asked = verdict.delay(SystemTime::now()).map(spread);
-    let delay =
-        asked.or_else(|| policy_of(run).filter(|_| verdict == Verdict::Retry).map(|policy| delay_by(run, policy)));
     Box::new(Failure {
-        verdict: verdict.as_str(),
-        delay_ms: delay.map(millis),
+        verdict: fail.verdict().as_str(),
+        next: next_run(run, fail),
         cause: fail.cause_kind().as_str(),
         message: fail.message().to_owned(),
         details: details(run, fail),
     })
+}
+
+/// An instant is told as it was given: the worker's clock may be wrong.
+fn next_run(run: &JobRun, fail: &Fail) -> NextRun {
+    let verdict = fail.verdict();
+    let spread = if fail.is_spread() { SPREAD * fastrand::f64() } else { 0.0 };
+    let by_policy = || policy_of(run).filter(|_| verdict == Verdict::Retry).map(|policy| delay_by(run, policy));
+    let asked = verdict.delay().map(|delay| delay.saturating_add(delay.mul_f64(spread)));
+    let delay = asked.or_else(by_policy);
+    NextRun { delay_ms: delay.map(millis), run_at_us: verdict.run_at().map(micros), spread }
 }
 
 fn policy_of(run: &JobRun) -> Option<&RetryPolicy> {

@@ -8,7 +8,7 @@ use super::job_run::JobRun;
 use super::lease::{Job, Lease};
 use super::result::refused_result;
 use crate::model::{Cause, JobId, RawJson, Verdict};
-use crate::store::{FailureRow, Strip};
+use crate::store::{FailureRow, NextRun, Strip};
 
 /// How an attempt ended.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(super) enum Ending {
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) verdict: &'static str,
-    pub(super) delay_ms: Option<i64>,
+    pub(super) next: NextRun,
     pub(super) cause: &'static str,
     pub(super) message: String,
     pub(super) details: Value,
@@ -55,7 +55,7 @@ impl Report {
     pub(super) fn cancelled(job: &Job) -> Report {
         let failure = Failure {
             verdict: Verdict::Cancelled.as_str(),
-            delay_ms: None,
+            next: NextRun::default(),
             cause: Cause::Cancelled.as_str(),
             message: "the job was cancelled before its handler started".to_owned(),
             details: Value::Null,
@@ -102,7 +102,7 @@ impl Report {
             lease: self.lease.id,
             job: self.job.get(),
             verdict: failure.verdict,
-            delay_ms: failure.delay_ms,
+            next: failure.next,
             cause: failure.cause,
             message: failure.message,
             details: failure.details,
@@ -159,7 +159,7 @@ pub(super) mod tests {
 
     pub(crate) fn a_failure() -> Box<Failure> {
         let details = Value::Null;
-        Box::new(Failure { verdict: "retry", delay_ms: None, cause: "error", message: "m".into(), details })
+        Box::new(Failure { verdict: "retry", next: NextRun::default(), cause: "error", message: "m".into(), details })
     }
 
     pub(crate) fn failure() -> Ending {

@@ -310,13 +310,25 @@ async fn of_many_failed_attempts_the_first_and_the_last_twenty_are_kept() {
 #[tokio::test]
 async fn nonsense_delays_are_brought_into_bounds_and_a_thousand_backoffs_stay_within_theirs() {
     on_stage(Size::Ci, async |stage| {
+        let due = "select coalesce(extract(epoch from max(due_at) - clock_timestamp())::float8, 0) from tenure.later";
         for (delay_ms, expected) in [(i64::MIN, 0.0), (-1, 0.0), (i64::MAX, 315_576_000.0)] {
             let (hand, jobs) = claimed(stage, 1).await;
             assert_eq!(hand.fail(&jobs[0], "retry", Some(delay_ms)).await.unwrap(), "retrying");
-            let due =
-                "select coalesce(extract(epoch from max(due_at) - clock_timestamp())::float8, 0) from tenure.later";
             let delay: f64 = stage.one(due, &[]).await;
             assert!((delay - expected).abs() < 60.0, "{delay_ms} ms: {delay} s");
+            stage.execute("select tenure.cancel($1)", &[&jobs[0].job]).await;
+        }
+        let year: i64 = 365 * 86_400_000_000;
+        for (run_at_us, spread, expected) in
+            [(i64::MIN, 0.0, 0.0), (i64::MAX, 1e300, 315_576_000.0), (100 * year, 0.0, 315_576_000.0)]
+        {
+            let (hand, jobs) = claimed(stage, 1).await;
+            let failure = serde_json::json!([{
+                "lease": jobs[0].lease, "job": jobs[0].job, "verdict": "retry", "run_at_us": run_at_us, "spread": spread
+            }]);
+            assert_eq!(hand.fail_with(&failure.to_string()).await.unwrap(), "retrying");
+            let delay: f64 = stage.one(due, &[]).await;
+            assert!((delay - expected).abs() < 60.0, "{run_at_us} us: {delay} s");
             stage.execute("select tenure.cancel($1)", &[&jobs[0].job]).await;
         }
         let outside = "select count(*) from generate_series(1, 1000) n cross join lateral tenure.backoff_ms(n) b

@@ -85,7 +85,7 @@ async fn a_selection_is_cancelled_by_age_whatever_shares_a_bundle() {
         let old = "update tenure.job set created_at = created_at - interval '3 hours' where id = any($1)";
         let part: Vec<i64> = ids.iter().step_by(3).map(|id| i64::from(*id)).collect();
         stage.execute(old, &[&part]).await;
-        let filter = CancelFilter::new().created_before(std::time::SystemTime::now() - 2 * HOUR);
+        let filter = CancelFilter::new().older_than(2 * HOUR);
         assert_eq!(client.count_unfinished(&filter).await.unwrap(), [(State::Available, 34)]);
         assert_eq!(client.cancel_many(&filter, |_| {}).await.unwrap().cancelled, 34);
         assert_eq!(stage.statuses().await["available"], 66);

@@ -420,6 +420,29 @@ async fn concurrency_changes_while_the_worker_runs() {
 }
 
 #[tokio::test]
+async fn a_job_is_tried_again_at_the_very_instant_that_its_handler_names() {
+    with_database(async |db| {
+        let client = db.client().await;
+        let at = SystemTime::UNIX_EPOCH + Duration::from_micros(1_893_456_000_123_457);
+        let id = client.enqueue(step(0)).await.unwrap();
+        let handler = move |_: Context, _: Step| async move { Err::<(), _>(Fail::retry("not yet").at(at)) };
+        assert_eq!(drain(db, KindOptions::new(), handler).await.stats.failed, 1);
+        assert_eq!(job(&client, id).await.run_at, at);
+
+        // An HTTP date: not before it, and up to a quarter of the time until then after it.
+        let busy =
+            |_: Context, _: Step| async { tenure::classify::http_status(503, Some("Tue, 01 Jan 2030 00:00:00 GMT")) };
+        let id = client.enqueue(step(1)).await.unwrap();
+        assert_eq!(drain(db, KindOptions::new(), busy).await.stats.failed, 1);
+        let (at, now) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_893_456_000), client.now().await.unwrap());
+        let late = job(&client, id).await.run_at.duration_since(at).expect("not early");
+        let wait = at.duration_since(now).expect("this test is of another time");
+        assert!(late <= wait / 4 + SECOND && late > Duration::ZERO, "{late:?} after the instant, {wait:?} from now");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_kinds_own_retry_policy_decides_the_delay() {
     with_database(async |db| {
         let client = db.client().await;

@@ -1,11 +1,9 @@
 //! Which dead letters are meant, as it is typed.
 
-use std::time::SystemTime;
-
 use tenure::{Cause, DeadFilter, JobId};
 
 use crate::exit::Failure;
-use crate::when;
+use crate::when::{self, When};
 
 /// Which dead letters; those that were requeued are never among them
 #[derive(Debug, clap::Args)]
@@ -18,22 +16,28 @@ pub struct Filter {
     #[arg(long)]
     kind: Option<String>,
 
-    /// Only with this cause: error, panic, timeout, exit, signal, worker_lost, lease_lost, payload, or one that a
-    /// program in SQL named
-    #[arg(long)]
+    #[arg(long, help = cause_help())]
     cause: Option<String>,
 
     /// Only those that died before this instant, or longer ago than this: 2026-12-24T18:00:00Z, 2h
     #[arg(long, value_name = "WHEN", value_parser = when::instant_or_ago)]
-    before: Option<SystemTime>,
+    before: Option<When>,
 
     /// Only those that died at this instant or later, or not longer ago than this: 2026-12-24T18:00:00Z, 2h
     #[arg(long, value_name = "WHEN", value_parser = when::instant_or_ago)]
-    since: Option<SystemTime>,
+    since: Option<When>,
 
     /// Only those of this group of `tenure dead list --group`
     #[arg(long, value_name = "GROUP")]
     fingerprint: Option<String>,
+}
+
+fn causes() -> String {
+    Cause::ALL.map(Cause::as_str).join(", ")
+}
+
+fn cause_help() -> String {
+    format!("Only with this cause: {}, or one that a program in SQL named", causes())
 }
 
 impl Filter {
@@ -44,10 +48,9 @@ impl Filter {
 
     /// What to say when it finds nothing. A cause may be any text, so that one with a slip in it cannot be refused.
     pub fn none(&self) -> String {
-        let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
         match &self.cause {
-            Some(cause) if !known.contains(&cause.as_str()) => {
-                format!("no dead letters; {cause:?} is none of the causes that tenure names: {}", known.join(", "))
+            Some(cause) if !Cause::ALL.iter().any(|known| known.as_str() == cause) => {
+                format!("no dead letters; {cause:?} is none of the causes that tenure names: {}", causes())
             }
             Some(_) | None => "no dead letters".to_owned(),
         }
@@ -68,11 +71,14 @@ impl Filter {
         if let Some(fingerprint) = &self.fingerprint {
             filter = filter.fingerprint(fingerprint);
         }
-        if let Some(instant) = self.since {
-            filter = filter.since(instant);
-        }
+        filter = match self.since {
+            Some(When::At(instant)) => filter.since(instant),
+            Some(When::Ago(age)) => filter.within(age),
+            None => filter,
+        };
         match self.before {
-            Some(instant) => filter.before(instant),
+            Some(When::At(instant)) => filter.before(instant),
+            Some(When::Ago(age)) => filter.older_than(age),
             None => filter,
         }
     }

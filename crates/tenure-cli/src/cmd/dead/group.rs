@@ -7,12 +7,8 @@ use tenure::{DeadGroup, LineJob};
 
 use crate::output;
 
-/// The groups as a table or a JSON array.
-pub fn print_groups(groups: &[DeadGroup], as_json: bool, none: &str) -> anyhow::Result<()> {
-    if as_json {
-        return output::json(&groups.iter().map(group_json).collect::<Vec<_>>());
-    }
-    let now = SystemTime::now();
+/// The groups as a table, with their ages at `now`.
+pub fn print_groups(groups: &[DeadGroup], now: SystemTime, none: &str) -> std::io::Result<()> {
     let row = |group: &DeadGroup| {
         vec![
             group.fingerprint.clone(),
@@ -26,7 +22,7 @@ pub fn print_groups(groups: &[DeadGroup], as_json: bool, none: &str) -> anyhow::
         ]
     };
     let header = ["FINGERPRINT", "COUNT", "CAUSE", "KIND", "FIRST", "LAST", "EXAMPLE", "MESSAGE"];
-    Ok(output::table(&header, groups.iter().map(row).collect(), none)?)
+    output::table(&header, groups.iter().map(row).collect(), none)
 }
 
 fn kinds(kinds: &[String]) -> String {
@@ -37,7 +33,8 @@ fn kinds(kinds: &[String]) -> String {
     }
 }
 
-fn group_json(group: &DeadGroup) -> Value {
+/// A group as JSON.
+pub fn group_json(group: &DeadGroup) -> Value {
     json!({
         "fingerprint": group.fingerprint,
         "count": group.count,

@@ -1,16 +1,16 @@
 //! `tenure job cancel`: single jobs by id, or a whole selection, counted first.
 
 use std::io::{IsTerminal, Write};
-use std::time::SystemTime;
 
 use serde_json::json;
 use tenure::lifecycle::State;
 use tenure::{CancelFilter, Cancelled, CancelledMany, Client, Error, ErrorCode, JobId};
 
-use super::{no_such_job, state};
+use super::{no_such_job, state, states};
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
-use crate::{output, when};
+use crate::output;
+use crate::when::{self, When};
 
 /// Cancel jobs: at once when they wait, through their worker when they run
 #[derive(Debug, clap::Args)]
@@ -36,10 +36,10 @@ pub struct Cancel {
 
     /// Only those enqueued longer ago than this, or before this instant: 2h, 2026-12-24T18:00:00Z
     #[arg(long, value_name = "WHEN", value_parser = when::instant_or_ago)]
-    older_than: Option<SystemTime>,
+    older_than: Option<When>,
 
-    /// Only in these states: available, scheduled, retrying, snoozed, held, running [default: all of them]
     #[arg(long, value_name = "STATES", value_parser = state, value_delimiter = ',')]
+    #[arg(help = format!("Only in these states: {} [default: all of them]", states(&CancelFilter::STATUSES)))]
     status: Vec<State>,
 
     /// Every unfinished job
@@ -87,9 +87,11 @@ impl Cancel {
         if let Some(kind) = &self.kind {
             filter = filter.kind(kind);
         }
-        if let Some(instant) = self.older_than {
-            filter = filter.created_before(instant);
-        }
+        filter = match self.older_than {
+            Some(When::At(instant)) => filter.created_before(instant),
+            Some(When::Ago(age)) => filter.older_than(age),
+            None => filter,
+        };
         self.status.iter().fold(filter, |filter, status| filter.status(*status))
     }
 }

@@ -140,6 +140,10 @@ pub const CANCELLED_JOBS: Sized<usize> = sized(300, 5_000);
 pub const RESCUE_RACES: Sized<usize> = sized(4, 50);
 /// Jobs that pass while somebody else's old snapshot is open.
 pub const LONG_SNAPSHOT_JOBS: Sized<usize> = sized(20_000, 1_200_000);
+/// From what age on somebody else's open snapshot is warned of; `full`: the usual minute.
+pub const SNAPSHOT_OLD: Sized<Duration> = seconds(2, 60);
+/// How long the log is watched for further warnings.
+pub const SNAPSHOT_WATCHED: Sized<Duration> = seconds(5, 150);
 /// Programs that enqueue at the same time, each job in a transaction of its own, and for how long.
 pub const NOTIFYING_CLIENTS: Sized<usize> = sized(8, 64);
 /// See [`NOTIFYING_CLIENTS`].

@@ -1,8 +1,8 @@
 -- tick: all that has to happen now and then, by whoever comes first. Once a second per database: rescue, promote, and cancels whose job has
 -- moved; every 30 s the net below them: everything due however old (again at once until nothing is left), orphaned leases, rows left in inbox, partitions.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
--- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "retain": whether retain is due, which the
--- caller runs in a transaction of its own}. Locks: a transaction-level advisory lock that only
+-- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "retain": whether retain is due, "horizon": whether
+-- somebody should look at vacuum_horizon and warn, once a minute; the caller runs these two in transactions of their own}. Locks: a transaction-level advisory lock that only
 -- maintenance takes, without waiting; then those of the duties. A duty that fails is named in a warning and does not stop the others.
 create or replace function tenure.tick(p_worker bigint) returns json
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
@@ -16,6 +16,7 @@ declare
   v_promote json;
   v_net boolean;
   v_all boolean;
+  v_horizon boolean := false;
 begin
   if not pg_try_advisory_xact_lock(tenure.lock_class(), 0) then
     return json_build_object('ran', false, 'next_ms', c_interval_ms, 'promoted', 0, 'rescued', 0);
@@ -55,6 +56,8 @@ begin
   end;
   if v_net then
     perform tenure.tick_net();
+    update tenure.duty d set next_at = v_now + interval '1 minute' where d.name = 'horizon' and d.next_at <= v_now;
+    v_horizon := found;
   end if;
 
   v_next_ms := least(v_next_ms, (v_rescue ->> 'next_ms')::bigint,
@@ -62,6 +65,7 @@ begin
   update tenure.duty d set next_at = clock_timestamp() + v_next_ms * interval '1 millisecond' where d.name = 'tick';
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
+                           'horizon', v_horizon,
                            'retain', exists (select from tenure.duty d where d.name = 'retain' and d.next_at <= clock_timestamp()));
 end $$;
 

@@ -240,7 +240,8 @@ create table tenure.duty (
   name    text primary key,
   next_at timestamptz not null
 ) with (fillfactor = 50);
-insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity');
+insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity'),
+  ('horizon', '-infinity');
 
 -- The attached ranges of job and outcome, in blocks. The last one has no end, so that an enqueue never lacks a partition.
 -- From walk_at on: how far retention has come with it.

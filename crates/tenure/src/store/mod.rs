@@ -7,6 +7,7 @@ pub(crate) mod address;
 pub(crate) mod enqueue;
 mod failure;
 mod finish;
+pub(crate) mod horizon;
 pub(crate) mod jobs;
 pub(crate) mod migrate;
 pub(crate) mod operate;
@@ -33,6 +34,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         enqueue::STATEMENTS,
         jobs::STATEMENTS,
         retention::STATEMENTS,
+        horizon::STATEMENTS,
         worker::STATEMENTS,
         finish::STATEMENTS,
         operate::STATEMENTS,

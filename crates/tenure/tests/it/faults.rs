@@ -50,6 +50,11 @@ async fn an_old_snapshot_makes_no_claim_dearer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_snapshot_is_warned_of_once_a_minute_and_named_with_the_way_out() {
+    check(database::old_snapshot_is_reported).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wake_ups_do_not_slow_down_those_who_enqueue() {
     check(database::notifying).await;
 }

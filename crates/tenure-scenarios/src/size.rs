@@ -150,6 +150,10 @@ pub const NOTIFYING_CLIENTS: Sized<usize> = sized(8, 64);
 pub const NOTIFYING: Sized<Duration> = seconds(2, 20);
 /// How long the database takes no writes.
 pub const READ_ONLY: Sized<Duration> = seconds(4, 30);
+/// From the primary's end to the promotion of its standby.
+pub const FAILOVER: Sized<Duration> = seconds(3, 30);
+/// Jobs that run when the primary ends, half of which end before there is a new one.
+pub const FAILOVER_JOBS: Sized<usize> = sized(10, 50);
 /// How long chaos breaks things, when a test plays it.
 pub const CHAOS: Sized<Duration> = seconds(12, 60);
 /// Jobs that are cancelled at random moments.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use tenure_scenarios::scenario::{
-    cancel, database, duty, freeze, handling, kill, long, notify, outage, pause, plans, poison, pooler, race,
+    cancel, database, duty, failover, freeze, handling, kill, long, notify, outage, pause, plans, poison, pooler, race,
     retention, sweep, sweep_worker, unknown,
 };
 use tenure_scenarios::stage::on_stage_of;
@@ -30,6 +30,7 @@ fn parts() -> Vec<Part> {
         on_own_server("restart during rescue", false, |_, size| wait_for(outage::restarted_during_rescue(size))),
         on_own_server("outages", false, |_, size| wait_for(outage::outages(size))),
         on_own_server("read only", true, |_, size| wait_for(database::read_only(size))),
+        on_own_server("failover", false, |_, size| wait_for(failover::promoted_standby(size))),
         on_own_server("logins", false, |_, size| wait_for(database::refused_logins(size))),
         part!("name", database::unresolvable_name, full_only),
         part!("rescue race", race::rescue_meets_ends, full_only),

@@ -4,6 +4,7 @@ pub mod cancel;
 pub mod cost;
 pub mod database;
 pub mod duty;
+pub mod failover;
 pub mod fire;
 pub mod freeze;
 pub mod handling;

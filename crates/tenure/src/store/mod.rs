@@ -8,6 +8,7 @@ pub(crate) mod enqueue;
 mod failure;
 mod finish;
 pub(crate) mod horizon;
+mod hosts;
 pub(crate) mod jobs;
 pub(crate) mod migrate;
 pub(crate) mod operate;

@@ -2,7 +2,7 @@
 
 use tenure_scenarios::chaos::{self, Chaos};
 use tenure_scenarios::protocol::Registration;
-use tenure_scenarios::scenario::{database, kill, pooler, race, sweep, sweep_worker, unknown};
+use tenure_scenarios::scenario::{database, failover, kill, pooler, race, sweep, sweep_worker, unknown};
 use tenure_scenarios::{Measure, Size, Stage, assert_held, on_stage, size};
 
 async fn check(play: impl AsyncFnOnce(&Stage) -> Vec<Measure>) {
@@ -67,6 +67,11 @@ async fn an_enqueue_commits_although_the_server_keeps_no_more_notifications() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_worker_keeps_its_jobs_while_the_database_takes_no_writes() {
     assert_held(&database::read_only(Size::from_env()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_and_clients_go_on_with_the_standby_that_became_the_primary() {
+    assert_held(&failover::promoted_standby(Size::from_env()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,6 +20,14 @@ pub enum Act {
     Thread { ms: u64 },
     /// Kills its own process.
     Abort,
+    /// Calls itself until the stack of its thread is used up.
+    OverflowStack,
+    /// Takes memory until there is none: [`WorkerOptions::address_space`](crate::WorkerOptions::address_space) says when.
+    TakeMemory,
+    /// Writes until its process is killed for it: [`WorkerOptions::file_size`](crate::WorkerOptions::file_size) says when.
+    FillFile,
+    /// Writes where no space is left.
+    FullDisk,
     /// Panics.
     Panic { how: PanicHow },
     /// Fails with this text.

@@ -9,11 +9,13 @@ use tokio_postgres::NoTls;
 
 use crate::act::{Act, FailText, PanicHow};
 use crate::process::WorkerOptions;
+use crate::ends;
 use crate::reports::Reports;
 
 /// Runs the worker until SIGTERM; the exit code: 0 after a clean stop, 1 otherwise.
 pub fn run(options: WorkerOptions) -> i32 {
     tracing_subscriber::fmt()
+    ends::limit(&options);
         .with_env_filter(std::env::var("TENURE_LOG").unwrap_or_else(|_| "info".into()))
         .with_ansi(false)
         .with_writer(std::io::stderr)
@@ -172,6 +174,13 @@ impl Hands {
             Act::Panic { how } => self.panic(ctx, how).await,
             Act::Fail { text } => Err(Fail::retry(failure(text))),
             Act::FailForGood { text } => Err(Fail::permanent(Plain(text))),
+            Act::OverflowStack => Ok(Some(RawJson::of(&ends::overflow_stack(0))?)),
+            Act::TakeMemory => ends::take_memory(),
+            Act::FillFile => Err(Fail::retry(ends::fill_file())),
+            Act::FullDisk => {
+                std::fs::write("/dev/full", "x")?;
+                null
+            }
             Act::Snooze { ms } => Err(Fail::snooze(Duration::from_millis(ms))),
             Act::Effect { after_ms } => {
                 pause(after_ms).await;

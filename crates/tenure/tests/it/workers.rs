@@ -120,6 +120,21 @@ async fn handlers_that_exhaust_their_pool_do_not_starve_the_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_overflows_its_stack_is_buried_too() {
+    check(poison::by_its_stack).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_takes_all_memory_is_buried_too() {
+    check(poison::by_its_memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_fills_the_disk_is_buried_too() {
+    check(poison::by_its_files).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn odd_results_and_large_numbers_are_kept_as_they_are() {
     check(handling::odd_values).await;
 }

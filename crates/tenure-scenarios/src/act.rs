@@ -36,6 +36,8 @@ pub enum Act {
     FailForGood { text: String },
     /// Asks to be run again later.
     Snooze { ms: u64 },
+    /// Snoozes so many times for no time at all, then fails in so many attempts, then succeeds. The process counts.
+    SnoozeThenFail { snoozes: u64, failures: u16 },
     /// Writes a row into `effect` on a connection of its own, after waiting.
     Effect { after_ms: u64 },
     /// Writes a row into `effect` and completes in the same transaction; waits before it, and again between completion

@@ -106,6 +106,8 @@ pub const POISON_JOBS: Sized<usize> = sized(60, 200);
 pub const POISON_JOB: Sized<Duration> = sized(Duration::from_millis(300), Duration::from_secs(1));
 /// Good jobs of a quick kind beside one that aborts its process, so many that workers run ahead.
 pub const POISON_QUICK_JOBS: Sized<usize> = sized(2_000, 10_000);
+/// How often a job snoozes before it fails for the first time.
+pub const SNOOZES: Sized<u64> = sized(300, 40_000);
 /// How long a handler blocks after its time is up.
 pub const OVERRUN: Sized<Duration> = seconds(6, 30);
 /// How long a handler holds a connection of the pool that all share, and the lease.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tenure_scenarios::scenario::{
     cancel, database, duty, failover, freeze, handling, kill, long, notify, outage, pause, plans, poison, pooler, race,
-    retention, sweep, sweep_worker, unknown,
+    retention, snooze, sweep, sweep_worker, unknown,
 };
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Bound, Measure, Size};
@@ -62,6 +62,7 @@ fn parts() -> Vec<Part> {
         part!("poison by its stack", poison::by_its_stack, full_only),
         part!("poison by its memory", poison::by_its_memory, full_only),
         part!("poison by its files", poison::by_its_files, full_only),
+        part!("snoozes", snooze::snoozes_before_failures, full_only),
         part!("cancels", cancel::cancels_at_random, full_only),
         part!("pause", pause::pauses_hold_everywhere, full_only),
         part!("paused kind", pause::paused_kind_is_passed_over_once, alone, full_only),

@@ -19,6 +19,7 @@ pub mod poison;
 pub mod pooler;
 pub mod race;
 pub mod retention;
+pub mod snooze;
 pub mod sweep;
 pub mod sweep_worker;
 pub mod unknown;

@@ -114,6 +114,8 @@ pub const OVERRUN: Sized<Duration> = seconds(6, 30);
 pub const POOL_HOLD: Sized<Duration> = seconds(3, 10);
 /// Finished jobs that retention removes by whole ranges while others run.
 pub const RETAINED_JOBS: Sized<usize> = sized(40_000, 2_000_000);
+/// Finished jobs of all kinds of ends that are due when retention is switched on; twice as many rows.
+pub const RETAINED_BACKLOG: Sized<usize> = sized(40_000, 20_000_000);
 /// Jobs that are enqueued and run in each second meanwhile.
 pub const RETENTION_LOAD: Sized<usize> = sized(300, 1_000);
 /// How long claims are measured before the removal, and again after it.

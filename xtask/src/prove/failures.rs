@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use tenure_scenarios::scenario::{
-    cancel, database, duty, failover, freeze, handling, kill, long, notify, outage, pause, plans, poison, pooler, race,
-    retention, snooze, sweep, sweep_worker, unknown,
+    backlog, cancel, database, duty, failover, freeze, handling, kill, long, notify, outage, pause, plans, poison,
+    pooler, race, retention, snooze, sweep, sweep_worker, unknown,
 };
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Bound, Measure, Size};
@@ -69,6 +69,7 @@ fn parts() -> Vec<Part> {
         part!("requeue spread", pause::requeue_spread, full_only),
         part!("retention", retention::whole_ranges_under_load, alone, full_only),
         part!("retention by rows", retention::row_by_row, alone, full_only),
+        part!("retention of a backlog", backlog::everything_is_due, alone, full_only),
         part!("retention beside a read", retention::beside_a_long_read, alone, full_only),
         part!("retention plateau", retention::plateau, alone, full_only),
         Part { name: "model", quick: false, alone: true, play: model::checked },

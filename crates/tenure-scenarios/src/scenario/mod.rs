@@ -1,5 +1,6 @@
 //! The scenarios: one file per area.
 
+pub mod backlog;
 pub mod cancel;
 pub mod cost;
 pub mod database;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tenure::testing::until_within;
 use tenure_scenarios::protocol::{BAD_INPUT, Leased, NOT_FOUND, Registration, sqlstate};
+use tenure_scenarios::scenario::backlog::everything_is_due;
 use tenure_scenarios::scenario::retention::{
     beside_a_long_read, ended, narrow, plateau, retain_all, row_by_row, whole_ranges_under_load,
 };
@@ -397,4 +398,9 @@ async fn a_long_read_of_an_old_range_makes_nobody_wait() {
 #[tokio::test]
 async fn tables_reach_a_size_and_stay_there() {
     on_stage(Size::from_env(), async |stage| assert_held(&plateau(stage).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_that_is_due_goes_from_every_table_in_short_statements() {
+    on_stage(Size::from_env(), async |stage| assert_held(&everything_is_due(stage).await)).await;
 }

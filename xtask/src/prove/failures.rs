@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use tenure_scenarios::scenario::{
-    backlog, cancel, database, duty, failover, freeze, handling, kill, long, notify, outage, pause, plans, poison,
-    pooler, race, retention, snooze, sweep, sweep_worker, unknown,
+    backlog, cancel, database, duty, failover, freeze, handling, horizon, kill, long, notify, outage, pause, plans,
+    poison, pooler, race, retention, snooze, sweep, sweep_worker, unknown,
 };
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Bound, Measure, Size};
@@ -31,6 +31,7 @@ fn parts() -> Vec<Part> {
         on_own_server("outages", false, |_, size| wait_for(outage::outages(size))),
         on_own_server("read only", true, |_, size| wait_for(database::read_only(size))),
         on_own_server("failover", false, |_, size| wait_for(failover::promoted_standby(size))),
+        on_own_server("prepared and slot", false, |_, size| wait_for(horizon::prepared_and_slot_are_reported(size))),
         on_own_server("logins", false, |_, size| wait_for(database::refused_logins(size))),
         part!("name", database::unresolvable_name, full_only),
         part!("rescue race", race::rescue_meets_ends, full_only),
@@ -48,7 +49,7 @@ fn parts() -> Vec<Part> {
         part!("pool", handling::exhausted_pool, full_only),
         part!("values", handling::odd_values, full_only),
         part!("snapshot", database::old_snapshot, alone, full_only),
-        part!("snapshot reported", database::old_snapshot_is_reported, full_only),
+        part!("snapshot reported", horizon::old_snapshot_is_reported, full_only),
         part!("notifying", database::notifying, alone, full_only),
         part!("notify", notify::small_wake_ups, full_only),
         on_own_server("notify full", true, |_, size| wait_for(database::full_notification_queue(size))),

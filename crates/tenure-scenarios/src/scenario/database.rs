@@ -47,69 +47,6 @@ pub async fn old_snapshot(stage: &Stage) -> Vec<Measure> {
     ]
 }
 
-/// Somebody forgets an open transaction: it is named before anything collapses, by the workers' log and by the look at vacuum.
-pub async fn old_snapshot_is_reported(stage: &Stage) -> Vec<Measure> {
-    let (old, watched) = (size::SNAPSHOT_OLD.at(stage.size), size::SNAPSHOT_WATCHED.at(stage.size));
-    if stage.size == Size::Ci {
-        let set = "insert into tenure.setting (name, value) values ('snapshot_warn_ms', $1)";
-        stage.execute(set, &[&old.as_millis().to_string()]).await;
-    }
-    let client = stage.db.client().await;
-    let horizon = async || client.vacuum_horizon().await.expect("a look at vacuum");
-    let workers = [stage.start(stage.worker("a")).await, stage.start(stage.worker("b")).await];
-    let forgotten = stage.db.sql().await;
-    forgotten.batch_execute("set application_name = 'forgotten psql'").await.expect("a name");
-    let begin = "begin isolation level repeatable read; select count(*) from tenure.ready";
-    forgotten.batch_execute(begin).await.expect("a snapshot");
-    let (opened, pid) = (Instant::now(), backend(&forgotten).await);
-    let mine = |snapshot: &&tenure::Snapshot| snapshot.pid == Some(pid);
-    let early = horizon().await.snapshots.iter().filter(mine).filter(|snapshot| snapshot.old).count();
-    stage.enqueue_many(&Act::Sleep { ms: 1 }, 2_000).await;
-    stage.completed(2_000, LIMIT).await;
-    let named = until_within(old + LIMIT, "the snapshot counts as old", async || {
-        horizon().await.snapshots.iter().find(mine).filter(|snapshot| snapshot.old).map(|_| opened.elapsed())
-    })
-    .await;
-    if stage.size == Size::Ci {
-        // Its turn comes once a minute; here it has just come.
-        stage.execute("update tenure.duty set next_at = '-infinity' where name in ('horizon', 'net')", &[]).await;
-    }
-    let text = format!("session {pid} (user");
-    let warnings = || workers.iter().map(|worker| worker.log().matches(&text).count()).sum::<usize>();
-    let warned =
-        until_within(2 * LIMIT, "a worker warns of it", async || (warnings() > 0).then(|| opened.elapsed())).await;
-    tokio::time::sleep(watched).await; // in which further warnings would come
-    let more = warnings();
-    let looked = horizon().await;
-    let seen = looked.snapshots.iter().find(mine).cloned();
-    let dead = looked.dead_rows_in_all();
-    forgotten.batch_execute("commit").await.expect("commit");
-    let gone = horizon().await.snapshots.iter().filter(mine).count();
-    for worker in workers {
-        worker.shut_down().await;
-    }
-    let seen = seen.expect("the snapshot is named");
-    let known = (seen.application.as_deref(), seen.state.as_deref());
-    let most = (watched.as_secs() / 60 + 1) as f64;
-    vec![
-        Measure::count("old snapshot: warned of while it was young", 0, early),
-        Measure::new("until it is shown as old", Bound::AtMost(old.as_secs_f64() + 2.0), named.as_secs_f64(), "s"),
-        Measure::new("until a worker warns of it", Bound::AtMost(old.as_secs_f64() + 90.0), warned.as_secs_f64(), "s"),
-        Measure::new("warnings of two workers, at most one a minute", Bound::AtMost(most), more as f64, ""),
-        Measure::count(
-            "named with its program and state",
-            1,
-            usize::from(known == (Some("forgotten psql"), Some("idle in transaction"))),
-        ),
-        Measure::new("dead rows of the hot tables that are reported", Bound::AtLeast(1.0), dead as f64, ""),
-        Measure::count("named after its end", 0, gone),
-    ]
-}
-
-async fn backend(sql: &tokio_postgres::Client) -> i32 {
-    sql.query_one("select pg_backend_pid()", &[]).await.expect("its process").get(0)
-}
-
 fn p99(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -57,7 +57,7 @@ async fn wait_for_each_commit(primary: &str) {
     .await;
 }
 
-async fn session(url: &str) -> tokio_postgres::Client {
+pub(super) async fn session(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap_or_else(|e| panic!("{}", text(&e)));
     tokio::spawn(connection);
     client

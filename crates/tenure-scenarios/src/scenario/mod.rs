@@ -9,6 +9,7 @@ pub mod failover;
 pub mod fire;
 pub mod freeze;
 pub mod handling;
+pub mod horizon;
 pub mod kill;
 pub mod long;
 pub mod names;

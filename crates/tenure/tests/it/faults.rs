@@ -2,7 +2,7 @@
 
 use tenure_scenarios::chaos::{self, Chaos};
 use tenure_scenarios::protocol::Registration;
-use tenure_scenarios::scenario::{database, failover, kill, pooler, race, sweep, sweep_worker, unknown};
+use tenure_scenarios::scenario::{database, failover, horizon, kill, pooler, race, sweep, sweep_worker, unknown};
 use tenure_scenarios::{Measure, Size, Stage, assert_held, on_stage, size};
 
 async fn check(play: impl AsyncFnOnce(&Stage) -> Vec<Measure>) {
@@ -51,7 +51,12 @@ async fn an_old_snapshot_makes_no_claim_dearer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_snapshot_is_warned_of_once_a_minute_and_named_with_the_way_out() {
-    check(database::old_snapshot_is_reported).await;
+    check(horizon::old_snapshot_is_reported).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepared_transactions_and_slots_that_hold_back_vacuum_are_named() {
+    assert_held(&horizon::prepared_and_slot_are_reported(Size::from_env()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

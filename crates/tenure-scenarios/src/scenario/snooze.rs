@@ -48,6 +48,7 @@ pub async fn snoozes_before_failures(stage: &Stage) -> Vec<Measure> {
             0,
             stage.count(others, &[&id]).await as usize + complaints,
         ),
+        // Both bounds are the database's arithmetic: the slack that tests have for times is not for them.
         Measure::new("wait after the first failure", Bound::AtLeast(FIRST_STEP.0), first, "s"),
         Measure::new("the same, at most the first step", Bound::AtMost(FIRST_STEP.1), first, "seconds"),
         Measure::new("snoozes a second", Bound::Shown, snoozes as f64 / took.as_secs_f64(), "/s"),

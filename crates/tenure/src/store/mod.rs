@@ -58,6 +58,7 @@ mod tests {
             include_str!("enqueue.rs"),
             include_str!("jobs.rs"),
             include_str!("retention.rs"),
+            include_str!("horizon.rs"),
             include_str!("worker.rs"),
             include_str!("finish.rs"),
             include_str!("operate.rs"),

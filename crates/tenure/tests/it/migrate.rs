@@ -230,6 +230,9 @@ async fn each_role_may_do_what_its_name_says_and_nothing_else() {
         viewer.server().await.unwrap();
         viewer.dead_letters(&tenure::DeadFilter::new(), None, None).await.unwrap();
         viewer.attempt_errors(id).await.unwrap();
+        viewer.vacuum_horizon().await.unwrap();
+        worker.vacuum_horizon().await.unwrap();
+        denied(producer.vacuum_horizon().await.map(drop));
         denied(viewer.set_keep(None, State::Dead, None).await);
         denied(producer.prune(|_| ()).await.map(drop));
         viewer.prune_preview().await.unwrap();

@@ -6,7 +6,8 @@ use tenure::{Client, ClientBuilder};
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Database")]
 pub struct Connection {
-    /// postgres://user:password@host:port/database or 'host=… dbname=…'; PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE
+    /// postgres://user:password@host:port/database or 'host=… dbname=…', with several hosts (a,b) the first that takes
+    /// writes; PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE
     /// and PGSSLMODE fill what it leaves open
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, default_value = "", hide_default_value = true)]
     pub database_url: String,

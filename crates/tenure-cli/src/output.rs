@@ -11,6 +11,11 @@ pub fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
+/// One line with words that came from elsewhere.
+pub fn foreign_line(text: &str) -> io::Result<()> {
+    line(&harmless(text))
+}
+
 /// A text that ends with its own newline.
 pub fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();

@@ -590,3 +590,35 @@ async fn status_names_the_kinds_that_no_worker_handles_with_their_count_and_age(
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_names_the_oldest_snapshot_and_warns_with_the_way_out_once_it_is_old() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        sql.batch_execute("insert into tenure.setting values ('snapshot_warn_ms', '3600000')").await.expect("set");
+        let forgotten = db.sql().await;
+        forgotten
+            .batch_execute("set application_name = 'psql\x1b[2J'; begin isolation level repeatable read; select 1")
+            .await
+            .expect("a snapshot");
+        let pid: i32 = forgotten.query_one("select pg_backend_pid()", &[]).await.expect("its process").get(0);
+        let oldest = |vacuum: &Value| {
+            let mine = vacuum["snapshots"].as_array().expect("a list").iter().find(|s| s["pid"] == pid);
+            mine.unwrap_or_else(|| panic!("{pid} in {vacuum}")).clone()
+        };
+        let young = oldest(&json(db, &["status", "--json"])["vacuum"]);
+        assert_eq!((&young["holder"], &young["state"]), (&"session".into(), &"idle in transaction".into()), "{young}");
+        assert!(young["age_s"].as_f64().is_some_and(|age| age > 0.0) && young["old"] == false, "{young}");
+        let shown = tenure(db, &["status"]).out;
+        assert!(shown.contains("oldest snapshot") && !shown.contains("WARNING"), "{shown}");
+
+        sql.batch_execute("update tenure.setting set value = '0' where name = 'snapshot_warn_ms'").await.expect("set");
+        let vacuum = &json(db, &["status", "--json"])["vacuum"];
+        assert!(oldest(vacuum)["old"] == true && vacuum["dead_rows"][0]["dead"].is_u64(), "{vacuum}");
+        let shown = tenure(db, &["status"]).out;
+        let warning = format!("pg_terminate_backend({pid})");
+        assert!(shown.contains("WARNING") && shown.contains(&warning) && !shown.contains('\x1b'), "{shown}");
+        forgotten.batch_execute("commit").await.expect("commit");
+    })
+    .await;
+}

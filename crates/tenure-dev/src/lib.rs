@@ -36,6 +36,7 @@ mod locks;
 mod password;
 mod postmaster;
 mod server;
+mod standby;
 
 pub use advice::{Installer, installer};
 pub use archive::install_archive;

@@ -13,7 +13,7 @@ use crate::find::{Binaries, named_by_environment, obtain_binaries};
 use crate::home::{Cluster, Home, Running};
 use crate::locks::Lock;
 use crate::postmaster::{Postmaster, Stop, end_orphan};
-use crate::{MAJOR_MAX, MAJOR_MIN, ephemeral, folders, initdb};
+use crate::{MAJOR_MAX, MAJOR_MIN, ephemeral, folders, initdb, standby};
 
 /// Ports tried when one that was free is taken before the server has it.
 const PORT_TRIES: u32 = 5;
@@ -167,6 +167,27 @@ impl Server {
             Role::Owner { postmaster, .. } => !postmaster.has_ended(),
             Role::Guest { pid } => self.home.running().is_some_and(|running| running.pid == *pid),
         }
+    }
+
+    /// Starts a standby: a new ephemeral server with a copy of this one's data, which streams what changes here and takes reads
+    /// only, until it is promoted (`select pg_promote()`). Role, password and databases are this one's.
+    ///
+    /// # Errors
+    /// This server cannot be copied, or the standby does not start.
+    pub fn standby(&self, settings: &[String]) -> Result<Server> {
+        let options = Options {
+            ephemeral: true,
+            durable: self.settings.iter().all(|setting| !NOT_DURABLE.contains(&setting.as_str())),
+            settings: settings.to_vec(),
+            ..Options::default()
+        };
+        let (home, lock) = ephemeral::make(options.say)?;
+        let started = standby::copy(&self.url, &self.home, &home, &self.binaries)
+            .and_then(|cluster| start_cluster(&options, &home, self.binaries.clone(), cluster, lock));
+        if started.is_err() {
+            ephemeral::remove(&home.dir)?;
+        }
+        started
     }
 
     /// Stops the server and starts it again on the same port: `immediate` as after a crash, otherwise orderly.

@@ -20,6 +20,14 @@ pub enum Act {
     Thread { ms: u64 },
     /// Kills its own process.
     Abort,
+    /// Calls itself until the stack of its thread is used up.
+    OverflowStack,
+    /// Takes memory until there is none: [`WorkerOptions::address_space`](crate::WorkerOptions::address_space) says when.
+    TakeMemory,
+    /// Writes until its process is killed for it: [`WorkerOptions::file_size`](crate::WorkerOptions::file_size) says when.
+    FillFile,
+    /// Writes where no space is left.
+    FullDisk,
     /// Panics.
     Panic { how: PanicHow },
     /// Fails with this text.
@@ -28,6 +36,8 @@ pub enum Act {
     FailForGood { text: String },
     /// Asks to be run again later.
     Snooze { ms: u64 },
+    /// Snoozes so many times for no time at all, then fails in so many attempts, then succeeds. The process counts.
+    SnoozeThenFail { snoozes: u64, failures: u16 },
     /// Writes a row into `effect` on a connection of its own, after waiting.
     Effect { after_ms: u64 },
     /// Writes a row into `effect` and completes in the same transaction; waits before it, and again between completion

@@ -1,18 +1,21 @@
 //! The worker process of the scenarios: one handler that does what the payload says.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure::{Client, Context, Enqueue, Fail, Job, KindOptions, RawJson, RetryPolicy, Worker};
+use tenure::{Client, Context, Enqueue, Fail, Job, JobId, KindOptions, RawJson, RetryPolicy, Worker};
 use tokio::sync::Semaphore;
 use tokio_postgres::NoTls;
 
 use crate::act::{Act, FailText, PanicHow};
+use crate::ends;
 use crate::process::WorkerOptions;
 use crate::reports::Reports;
 
 /// Runs the worker until SIGTERM; the exit code: 0 after a clean stop, 1 otherwise.
 pub fn run(options: WorkerOptions) -> i32 {
+    ends::limit(&options);
     tracing_subscriber::fmt()
         .with_env_filter(std::env::var("TENURE_LOG").unwrap_or_else(|_| "info".into()))
         .with_ansi(false)
@@ -108,6 +111,7 @@ struct Hands {
     pool: Semaphore,
     client: Client,
     mutex: Mutex<u64>,
+    snoozed: Mutex<HashMap<JobId, u64>>,
     sessions: Mutex<Vec<tokio_postgres::Client>>,
 }
 
@@ -120,6 +124,7 @@ impl Hands {
             pool: Semaphore::new(options.pool),
             client: Client::builder(&options.probe_url).connect_lazy()?,
             mutex: Mutex::new(0),
+            snoozed: Mutex::default(),
             sessions: Mutex::default(),
         })
     }
@@ -169,10 +174,29 @@ impl Hands {
                 null
             }
             Act::Abort => std::process::abort(),
+            Act::OverflowStack => Ok(Some(RawJson::of(&ends::overflow_stack(0))?)),
+            Act::TakeMemory => ends::take_memory(),
+            Act::FillFile => Err(Fail::retry(ends::fill_file())),
+            Act::FullDisk => {
+                std::fs::write("/dev/full", "x")?;
+                null
+            }
             Act::Panic { how } => self.panic(ctx, how).await,
             Act::Fail { text } => Err(Fail::retry(failure(text))),
             Act::FailForGood { text } => Err(Fail::permanent(Plain(text))),
             Act::Snooze { ms } => Err(Fail::snooze(Duration::from_millis(ms))),
+            Act::SnoozeThenFail { snoozes, failures } => {
+                let mut snoozed = self.snoozed.lock().unwrap_or_else(PoisonError::into_inner);
+                let snoozed = snoozed.entry(ctx.job_id()).or_default();
+                if *snoozed < snoozes {
+                    *snoozed += 1;
+                    Err(Fail::snooze(Duration::ZERO))
+                } else if ctx.attempt() <= failures {
+                    Err(Fail::retry(Plain("this one really failed".into())))
+                } else {
+                    null
+                }
+            }
             Act::Effect { after_ms } => {
                 pause(after_ms).await;
                 self.effect(ctx).await?;

@@ -8,6 +8,7 @@
 
 pub mod act;
 pub mod chaos;
+mod ends;
 pub mod handlers;
 pub mod measure;
 pub mod process;

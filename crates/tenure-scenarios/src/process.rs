@@ -42,6 +42,10 @@ pub struct WorkerOptions {
     pub threads: usize,
     /// Size of the pool that all handlers share.
     pub pool: usize,
+    /// Bytes of address space that the process may have (RLIMIT_AS); `None`: as it comes.
+    pub address_space: Option<u64>,
+    /// Bytes that a file of the process may have, its log among them (RLIMIT_FSIZE); `None`: as it comes.
+    pub file_size: Option<u64>,
     /// A file that stands for /etc/hosts in this process alone; needs the right to mount.
     #[serde(skip)]
     pub hosts: Option<PathBuf>,
@@ -64,6 +68,8 @@ impl WorkerOptions {
             pooler: false,
             threads: 2,
             pool: 5,
+            address_space: None,
+            file_size: None,
             hosts: None,
         }
     }

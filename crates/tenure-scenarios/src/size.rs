@@ -106,12 +106,16 @@ pub const POISON_JOBS: Sized<usize> = sized(60, 200);
 pub const POISON_JOB: Sized<Duration> = sized(Duration::from_millis(300), Duration::from_secs(1));
 /// Good jobs of a quick kind beside one that aborts its process, so many that workers run ahead.
 pub const POISON_QUICK_JOBS: Sized<usize> = sized(2_000, 10_000);
+/// How often a job snoozes before it fails for the first time.
+pub const SNOOZES: Sized<u64> = sized(300, 40_000);
 /// How long a handler blocks after its time is up.
 pub const OVERRUN: Sized<Duration> = seconds(6, 30);
 /// How long a handler holds a connection of the pool that all share, and the lease.
 pub const POOL_HOLD: Sized<Duration> = seconds(3, 10);
 /// Finished jobs that retention removes by whole ranges while others run.
 pub const RETAINED_JOBS: Sized<usize> = sized(40_000, 2_000_000);
+/// Finished jobs of all kinds of ends that are due when retention is switched on; twice as many rows.
+pub const RETAINED_BACKLOG: Sized<usize> = sized(40_000, 20_000_000);
 /// Jobs that are enqueued and run in each second meanwhile.
 pub const RETENTION_LOAD: Sized<usize> = sized(300, 1_000);
 /// How long claims are measured before the removal, and again after it.
@@ -140,12 +144,20 @@ pub const CANCELLED_JOBS: Sized<usize> = sized(300, 5_000);
 pub const RESCUE_RACES: Sized<usize> = sized(4, 50);
 /// Jobs that pass while somebody else's old snapshot is open.
 pub const LONG_SNAPSHOT_JOBS: Sized<usize> = sized(20_000, 1_200_000);
+/// From what age on somebody else's open snapshot is warned of; `full`: the usual minute.
+pub const SNAPSHOT_OLD: Sized<Duration> = seconds(2, 60);
+/// How long the log is watched for further warnings.
+pub const SNAPSHOT_WATCHED: Sized<Duration> = seconds(5, 150);
 /// Programs that enqueue at the same time, each job in a transaction of its own, and for how long.
 pub const NOTIFYING_CLIENTS: Sized<usize> = sized(8, 64);
 /// See [`NOTIFYING_CLIENTS`].
 pub const NOTIFYING: Sized<Duration> = seconds(2, 20);
 /// How long the database takes no writes.
 pub const READ_ONLY: Sized<Duration> = seconds(4, 30);
+/// From the primary's end to the promotion of its standby.
+pub const FAILOVER: Sized<Duration> = seconds(3, 30);
+/// Jobs that run when the primary ends, half of which end before there is a new one.
+pub const FAILOVER_JOBS: Sized<usize> = sized(10, 50);
 /// How long chaos breaks things, when a test plays it.
 pub const CHAOS: Sized<Duration> = seconds(12, 60);
 /// Jobs that are cancelled at random moments.

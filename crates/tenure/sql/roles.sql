@@ -27,4 +27,6 @@ grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.k
 grant execute on function tenure.cancel, tenure.cancel_many, tenure.requeue, tenure.discard, tenure.pause, tenure.resume, tenure.pause_kind, tenure.resume_kind, tenure.settle_pause,
   tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick, tenure.net, tenure.set_keep, tenure.retain, tenure.walk_anew, tenure.retain_preview to tenure_admin;
 grant execute on function tenure.retain_preview to tenure_viewer;
+-- It names roles and programs of other sessions: for those who operate.
+grant execute on function tenure.vacuum_horizon to tenure_viewer, tenure_worker, tenure_admin;
 grant execute on function tenure.cancel, tenure.cancel_settled to tenure_producer, tenure_worker, tenure_admin;

@@ -312,6 +312,7 @@ function settle_pause(p_wait_ms integer DEFAULT 2000) returns boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
+function vacuum_horizon() returns json
 function waits_for(p_job bigint) returns TABLE(reason text, explained text)
 function wake(p_worker bigint, p_token uuid) returns void
 function walk_anew(p_exact boolean DEFAULT true) returns void

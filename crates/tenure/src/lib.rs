@@ -20,7 +20,8 @@ pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Cause, Enqueue, Fail, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Verdict, classify, lifecycle, limits,
+    Cause, DeadRows, Enqueue, Fail, Holder, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Snapshot,
+    VacuumHorizon, Verdict, classify, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use tenure_scenarios::scenario::{
-    cancel, database, duty, freeze, handling, kill, long, notify, outage, pause, plans, poison, pooler, race,
-    retention, sweep, sweep_worker, unknown,
+    backlog, cancel, database, duty, failover, freeze, handling, horizon, kill, long, notify, outage, pause, plans,
+    poison, pooler, race, retention, snooze, sweep, sweep_worker, unknown,
 };
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Bound, Measure, Size};
@@ -30,6 +30,8 @@ fn parts() -> Vec<Part> {
         on_own_server("restart during rescue", false, |_, size| wait_for(outage::restarted_during_rescue(size))),
         on_own_server("outages", false, |_, size| wait_for(outage::outages(size))),
         on_own_server("read only", true, |_, size| wait_for(database::read_only(size))),
+        on_own_server("failover", false, |_, size| wait_for(failover::promoted_standby(size))),
+        on_own_server("prepared and slot", false, |_, size| wait_for(horizon::prepared_and_slot_are_reported(size))),
         on_own_server("logins", false, |_, size| wait_for(database::refused_logins(size))),
         part!("name", database::unresolvable_name, full_only),
         part!("rescue race", race::rescue_meets_ends, full_only),
@@ -47,6 +49,7 @@ fn parts() -> Vec<Part> {
         part!("pool", handling::exhausted_pool, full_only),
         part!("values", handling::odd_values, full_only),
         part!("snapshot", database::old_snapshot, alone, full_only),
+        part!("snapshot reported", horizon::old_snapshot_is_reported, full_only),
         part!("notifying", database::notifying, alone, full_only),
         part!("notify", notify::small_wake_ups, full_only),
         on_own_server("notify full", true, |_, size| wait_for(database::full_notification_queue(size))),
@@ -57,12 +60,17 @@ fn parts() -> Vec<Part> {
         part!("poison among slow jobs", poison::among_slow_jobs, full_only),
         part!("poison at its first instruction", poison::at_the_first_instruction, full_only),
         part!("poison among quick jobs", poison::among_quick_jobs, full_only),
+        part!("poison by its stack", poison::by_its_stack, full_only),
+        part!("poison by its memory", poison::by_its_memory, full_only),
+        part!("poison by its files", poison::by_its_files, full_only),
+        part!("snoozes", snooze::snoozes_before_failures, full_only),
         part!("cancels", cancel::cancels_at_random, full_only),
         part!("pause", pause::pauses_hold_everywhere, full_only),
         part!("paused kind", pause::paused_kind_is_passed_over_once, alone, full_only),
         part!("requeue spread", pause::requeue_spread, full_only),
         part!("retention", retention::whole_ranges_under_load, alone, full_only),
         part!("retention by rows", retention::row_by_row, alone, full_only),
+        part!("retention of a backlog", backlog::everything_is_due, alone, full_only),
         part!("retention beside a read", retention::beside_a_long_read, alone, full_only),
         part!("retention plateau", retention::plateau, alone, full_only),
         Part { name: "model", quick: false, alone: true, play: model::checked },

@@ -3,14 +3,14 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tenure::{UnhandledKind, WorkerInfo};
+use tenure::{DeadRows, Snapshot, UnhandledKind, VacuumHorizon, WorkerInfo};
 
 use super::queue;
 use crate::connection::Connection;
 use crate::exit::Outcome;
 use crate::output;
 
-/// Show the server, the queues, what no worker can run, and the workers
+/// Show the server, who holds back vacuum, the queues, what no worker can run, and the workers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  tenure status\n  tenure status --json | jq '.queues[].available'")]
 pub struct Status {
@@ -28,6 +28,7 @@ pub async fn run(args: Status) -> Outcome {
     let (server, queues, workers) = (client.server().await?, client.queues().await?, client.workers().await?);
     let unhandled = client.unhandled_kinds().await?;
     let kinds = client.paused_kinds().await?;
+    let horizon = client.vacuum_horizon().await?;
     if args.json {
         output::json(&json!({
             "server_version": server.version,
@@ -36,6 +37,7 @@ pub async fn run(args: Status) -> Outcome {
             "schema": args.connection.schema,
             "schema_version": server.schema_version,
             "schema_version_known": server.schema_version_known,
+            "vacuum": horizon_json(&horizon),
             "queues": queues.iter().map(queue::to_json).collect::<Vec<_>>(),
             "unhandled_kinds": unhandled.iter().map(unhandled_json).collect::<Vec<_>>(),
             "paused_kinds": kinds.iter().map(queue::kind_json).collect::<Vec<_>>(),
@@ -54,7 +56,15 @@ pub async fn run(args: Status) -> Outcome {
         ("server", format!("PostgreSQL {}", server.version)),
         ("database", server.database),
         ("schema", schema),
+        ("oldest snapshot", oldest(&horizon)),
+        ("dead rows", dead_rows(&horizon)),
     ])?;
+    for snapshot in horizon.old() {
+        output::foreign_line(&format!(
+            "WARNING: {snapshot} keeps vacuum from removing dead rows: {}",
+            snapshot.way_out()
+        ))?;
+    }
     output::line("")?;
     queue::print(&queues, server.now)?;
     queue::print_kinds(&kinds, server.now)?;
@@ -65,6 +75,58 @@ pub async fn run(args: Status) -> Outcome {
     }
     print_workers(&workers, server.now)?;
     Ok(0)
+}
+
+/// Who holds back vacuum for the longest, and what cannot be seen of it.
+fn oldest(horizon: &VacuumHorizon) -> String {
+    let oldest = match horizon.snapshots.first() {
+        Some(snapshot) => format!("{}, {snapshot}", age(snapshot)),
+        None => "none".to_owned(),
+    };
+    match horizon.hidden_sessions {
+        0 => oldest,
+        hidden => format!(
+            "{oldest}\n{hidden} sessions of other roles cannot be seen: grant pg_read_all_stats to the owner of the schema"
+        ),
+    }
+}
+
+fn age(snapshot: &Snapshot) -> String {
+    match snapshot.age {
+        Some(age) => output::rough(age),
+        None => format!("{} transactions", snapshot.transactions),
+    }
+}
+
+/// Of the tables that every claim passes; those that have none are left out.
+fn dead_rows(horizon: &VacuumHorizon) -> String {
+    let some = horizon.dead_rows.iter().filter(|table| table.dead > 0);
+    let some: Vec<String> = some.map(|table| format!("{} {}", table.table, table.dead)).collect();
+    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
+}
+
+fn horizon_json(horizon: &VacuumHorizon) -> Value {
+    let snapshot = |snapshot: &Snapshot| {
+        json!({
+            "holder": snapshot.holder.as_str(),
+            "name": snapshot.name,
+            "pid": snapshot.pid,
+            "user": snapshot.user,
+            "application": snapshot.application,
+            "state": snapshot.state,
+            "age_s": snapshot.age.map(|age| age.as_secs_f64()),
+            "transactions": snapshot.transactions,
+            "old": snapshot.old,
+            "way_out": snapshot.way_out(),
+        })
+    };
+    let table = |table: &DeadRows| json!({ "table": table.table, "dead": table.dead, "live": table.live });
+    json!({
+        "warn_after_s": horizon.warn_after.as_secs_f64(),
+        "snapshots": horizon.snapshots.iter().map(snapshot).collect::<Vec<_>>(),
+        "hidden_sessions": horizon.hidden_sessions,
+        "dead_rows": horizon.dead_rows.iter().map(table).collect::<Vec<_>>(),
+    })
 }
 
 /// What waits for a worker that is not there: a program that is not deployed, or a misspelt kind.

@@ -1,12 +1,15 @@
 //! The scenarios: one file per area.
 
+pub mod backlog;
 pub mod cancel;
 pub mod cost;
 pub mod database;
 pub mod duty;
+pub mod failover;
 pub mod fire;
 pub mod freeze;
 pub mod handling;
+pub mod horizon;
 pub mod kill;
 pub mod long;
 pub mod names;
@@ -18,6 +21,7 @@ pub mod poison;
 pub mod pooler;
 pub mod race;
 pub mod retention;
+pub mod snooze;
 pub mod sweep;
 pub mod sweep_worker;
 pub mod unknown;

@@ -134,21 +134,21 @@ fn restart(server: &mut Server, immediate: bool) {
 }
 
 /// Looks at a stage whose server restarts: its own session is gone each time.
-struct Watch<'a> {
+pub(super) struct Watch<'a> {
     stage: &'a Stage,
     sql: tokio_postgres::Client,
 }
 
 impl<'a> Watch<'a> {
-    async fn new(stage: &'a Stage) -> Watch<'a> {
+    pub(super) async fn new(stage: &'a Stage) -> Watch<'a> {
         Watch { stage, sql: stage.db.sql().await }
     }
 
-    async fn reconnect(&mut self) {
+    pub(super) async fn reconnect(&mut self) {
         self.sql = self.stage.db.sql().await;
     }
 
-    async fn count(&self, statement: &str) -> usize {
+    pub(super) async fn count(&self, statement: &str) -> usize {
         self.sql.query_one(statement, &[]).await.unwrap_or_else(|e| panic!("{statement}: {e:?}")).get::<_, i64>(0)
             as usize
     }
@@ -165,7 +165,7 @@ impl<'a> Watch<'a> {
         .await;
     }
 
-    async fn completed(&self, count: usize, within: Duration) {
+    pub(super) async fn completed(&self, count: usize, within: Duration) {
         until_within(within, &format!("{count} jobs completed"), async || {
             let done = self.count("select count(*) from tenure.outcome where state = 'c'").await;
             if done >= count { Ok(()) } else { Err(format!("{done}")) }
@@ -173,11 +173,11 @@ impl<'a> Watch<'a> {
         .await;
     }
 
-    async fn rescues(&self) -> usize {
+    pub(super) async fn rescues(&self) -> usize {
         self.count("select count(*) from tenure.attempt_error where cause = 'worker_lost'").await
     }
 
-    async fn not_started_once(&self) -> usize {
+    pub(super) async fn not_started_once(&self) -> usize {
         self.count(
             "select count(*) from (select j.id from tenure.job j left join probe p on p.job_id = j.id
              group by j.id having count(p.run) <> 1) wrong",

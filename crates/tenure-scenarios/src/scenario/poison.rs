@@ -1,4 +1,4 @@
-//! A job that aborts its process, among good ones, on workers that a supervisor starts again.
+//! A job that kills its process in one of many ways, among good ones, on workers that a supervisor starts again.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +14,59 @@ const WORKERS: usize = 3;
 /// Processes that a poisonous job may cost.
 const DEATHS_MAX: f64 = 4.0;
 
+/// Address space of a worker that takes too much: several times what it needs, and nothing of it is ever written to.
+const ADDRESS_SPACE: u64 = 4 << 30;
+/// The largest file of a worker that writes too much, and of its log.
+const FILE_SIZE: u64 = 16 << 20;
+
 /// Good jobs that take a while, and one whose handler aborts once it has reported its start.
 pub async fn among_slow_jobs(stage: &Stage) -> Vec<Measure> {
-    let (count, time) = (size::POISON_JOBS.at(stage.size), size::POISON_JOB.at(stage.size));
-    let good = stage.enqueue_many(&Act::sleep(time), count / 2).await;
-    let poison = stage.enqueue(&Act::Abort).await;
-    let more = stage.enqueue_many(&Act::sleep(time), count - count / 2).await;
-    play(stage, "slow", poison, &[good, more].concat()).await
+    let (poison, good) = enqueue_among_slow(stage, async || stage.enqueue(&Act::Abort).await).await;
+    play(stage, "slow", poison, &good, |_| ()).await
 }
 
 /// The same with a handler whose first instruction aborts the process.
 pub async fn at_the_first_instruction(stage: &Stage) -> Vec<Measure> {
+    let enqueue = async || stage.one("select tenure.enqueue($1, '{}')", &[&ABORT_KIND]).await;
+    let (poison, good) = enqueue_among_slow(stage, enqueue).await;
+    play(stage, "first instruction", poison, &good, |_| ()).await
+}
+
+/// The same with a handler that calls itself without an end.
+pub async fn by_its_stack(stage: &Stage) -> Vec<Measure> {
+    let (poison, good) = enqueue_among_slow(stage, async || stage.enqueue(&Act::OverflowStack).await).await;
+    play(stage, "stack overflow", poison, &good, |_| ()).await
+}
+
+/// The same with a handler that takes memory until its process may have no more.
+pub async fn by_its_memory(stage: &Stage) -> Vec<Measure> {
+    let (poison, good) = enqueue_among_slow(stage, async || stage.enqueue(&Act::TakeMemory).await).await;
+    play(stage, "memory", poison, &good, |options| options.address_space = Some(ADDRESS_SPACE)).await
+}
+
+/// The same with a handler that writes until its process is killed for it; and one that is told that the disk is full, which is
+/// a failure like any other.
+pub async fn by_its_files(stage: &Stage) -> Vec<Measure> {
+    let told = stage.enqueue(&Act::FullDisk).await;
+    let (poison, good) = enqueue_among_slow(stage, async || stage.enqueue(&Act::FillFile).await).await;
+    let mut measures = play(stage, "full disk", poison, &good, |options| options.file_size = Some(FILE_SIZE)).await;
+    // Some of its attempts may be lost beside the poison.
+    let failed = "select count(distinct job_id) from tenure.attempt_error where job_id = $1 and cause <> 'worker_lost' and message like '%No space left%'";
+    measures.push(Measure::count(
+        "a handler that is told that the disk is full: a failure like any other",
+        1,
+        stage.count(failed, &[&told]).await as usize,
+    ));
+    measures
+}
+
+/// The poison between good jobs that take a while: its id, and theirs.
+async fn enqueue_among_slow(stage: &Stage, enqueue: impl AsyncFnOnce() -> i64) -> (i64, Vec<i64>) {
     let (count, time) = (size::POISON_JOBS.at(stage.size), size::POISON_JOB.at(stage.size));
     let good = stage.enqueue_many(&Act::sleep(time), count / 2).await;
-    let poison: i64 = stage.one("select tenure.enqueue($1, '{}')", &[&ABORT_KIND]).await;
+    let poison = enqueue().await;
     let more = stage.enqueue_many(&Act::sleep(time), count - count / 2).await;
-    play(stage, "first instruction", poison, &[good, more].concat()).await
+    (poison, [good, more].concat())
 }
 
 /// Quick jobs, of which workers hold many that have not started, and the poison is one of them.
@@ -41,12 +78,19 @@ pub async fn among_quick_jobs(stage: &Stage) -> Vec<Measure> {
     let good = stage.enqueue_many(&quick, count / 4).await;
     let poison = stage.enqueue(&Act::Abort).await;
     let more = stage.enqueue_many(&quick, count - count / 2).await;
-    play(stage, "quick", poison, &[first, good, more].concat()).await
+    play(stage, "quick", poison, &[first, good, more].concat(), |_| ()).await
 }
 
-async fn play(stage: &Stage, name: &str, poison: i64, good: &[i64]) -> Vec<Measure> {
+async fn play(
+    stage: &Stage,
+    name: &str,
+    poison: i64,
+    good: &[i64],
+    limit: impl Fn(&mut WorkerOptions),
+) -> Vec<Measure> {
     let options = |n: usize| {
-        stage.worker(&format!("{n}")).concurrency(10).with(|o| o.kinds = vec!["act".into(), ABORT_KIND.into()])
+        let options = stage.worker(&format!("{n}")).concurrency(10);
+        options.with(|o| o.kinds = vec!["act".into(), ABORT_KIND.into()]).with(&limit)
     };
     let mut supervised = Supervised::start(stage, (0..WORKERS).map(options).collect());
     let began = Instant::now();

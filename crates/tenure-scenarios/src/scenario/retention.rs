@@ -12,7 +12,7 @@ use crate::stage::text;
 use crate::{Act, Bound, Measure, Size, Stage, size};
 
 /// Jobs in one bundle of the past.
-const BUNDLE: usize = 100;
+pub(super) const BUNDLE: usize = 100;
 /// Blocks that are written in one statement.
 const CHUNK: usize = 500;
 /// Looks at the size of the tables, at least.
@@ -22,7 +22,7 @@ const RANGES: usize = 8;
 /// How often new jobs come.
 const BEAT: Duration = Duration::from_millis(20);
 /// What S59 asks for.
-const ROWS_PER_SECOND: f64 = 10_000.0;
+pub(super) const ROWS_PER_SECOND: f64 = 10_000.0;
 
 /// Ranges of so many blocks in place of those that a migration makes; the last one has no end. Only before the first job.
 pub async fn narrow(stage: &Stage, width: i64, ranges: i64) {
@@ -84,7 +84,7 @@ pub async fn retain_all(stage: &Stage) -> (i64, Vec<Value>) {
 
 /// What all sessions under load share: the times that calls took, in the phase that is on.
 #[derive(Debug, Default)]
-struct Load {
+pub(super) struct Load {
     over: AtomicBool,
     /// Nothing more is enqueued.
     enqueued_all: AtomicBool,
@@ -95,14 +95,14 @@ struct Load {
 }
 
 /// The times of one phase, in ms.
-struct Phase {
-    claims: Vec<f64>,
+pub(super) struct Phase {
+    pub(super) claims: Vec<f64>,
     enqueues: Vec<f64>,
 }
 
 impl Load {
     /// Enqueues into the queue `load` and runs what is there, by two sessions, until it is over and all have run.
-    async fn run(&self, stage: &Stage) {
+    pub(super) async fn run(&self, stage: &Stage) {
         let per_beat = (size::RETENTION_LOAD.at(stage.size) as f64 * BEAT.as_secs_f64()).ceil() as usize;
         tokio::join!(self.enqueue(stage, per_beat), self.work(stage));
     }
@@ -110,7 +110,7 @@ impl Load {
     async fn enqueue(&self, stage: &Stage, per_beat: usize) {
         let sql = stage.db.sql().await;
         let mut beat = tokio::time::interval(BEAT);
-        while !self.over.load(Ordering::SeqCst) {
+        while !self.is_over() {
             beat.tick().await;
             let start = Instant::now();
             self.enqueued.fetch_add(per_beat, Ordering::SeqCst);
@@ -143,25 +143,34 @@ impl Load {
         }
     }
 
-    fn left(&self) -> usize {
+    /// Nothing more is enqueued; [`Load::run`] ends when all of it has run.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn left(&self) -> usize {
         self.enqueued.load(Ordering::SeqCst) - self.done.load(Ordering::SeqCst)
     }
 
     /// Ends a phase: its times.
-    fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> Phase {
         let taken = |times: &Mutex<Vec<f64>>| std::mem::take(&mut *times.lock().expect("times"));
         Phase { claims: taken(&self.claims), enqueues: taken(&self.enqueues) }
     }
 }
 
 /// The value below which 99 of 100 lie.
-fn p99(times: &[f64]) -> f64 {
+pub(super) fn p99(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get((sorted.len() * 99 / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-fn longest(times: &[f64]) -> f64 {
+pub(super) fn longest(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
@@ -220,7 +229,7 @@ pub async fn whole_ranges_under_load(stage: &Stage) -> Vec<Measure> {
         let after_mb = megabytes(stage).await;
         tokio::time::sleep(size::RETENTION_PHASE.at(stage.size)).await; // what is measured
         let after = load.phase();
-        load.over.store(true, Ordering::SeqCst);
+        load.end();
         (before_mb, before, took, during, after_mb, after)
     };
     let ((), (before_mb, before, took, during, after_mb, after)) = tokio::join!(load.run(stage), play);
@@ -337,7 +346,7 @@ pub async fn beside_a_long_read(stage: &Stage) -> Vec<Measure> {
             tries += 1;
         }
         let left = stage.count("select count(*) from tenure.outcome where job_id < 40 * 128", &[]).await;
-        load.over.store(true, Ordering::SeqCst);
+        load.end();
         (tries, left)
     };
     let ((), (tries, left)) = tokio::join!(load.run(stage), play);
@@ -377,7 +386,7 @@ pub async fn plateau(stage: &Stage) -> Vec<Measure> {
             sizes.push(used(stage).await);
             tokio::time::sleep(Duration::from_millis(300)).await; // until the next look
         }
-        load.over.store(true, Ordering::SeqCst);
+        load.end();
         sizes
     };
     let ((), sizes) = tokio::join!(load.run(stage), play);

@@ -3,7 +3,7 @@
 -- inbox, partitions. The net's duties and retain are only named: the caller runs each in a transaction of its own.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "net": [duties to pass to net, one by one],
--- "retain": whether retain is due}. Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the
+-- "retain": whether retain is due, "horizon": whether somebody should look at vacuum_horizon and warn, once a minute}. Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the
 -- duties. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as a suspect may be on its
 -- way back, and its row is then locked to the end of the transaction only.
 create or replace function tenure.tick(p_worker bigint) returns json
@@ -18,6 +18,7 @@ declare
   v_promote json;
   v_net boolean;
   v_all boolean;
+  v_horizon boolean := false;
 begin
   if not pg_try_advisory_xact_lock(tenure.lock_class(), 0) then
     return json_build_object('ran', false, 'next_ms', c_interval_ms, 'promoted', 0, 'rescued', 0);
@@ -55,6 +56,10 @@ begin
   exception when others then
     raise warning 'tenure: rescue failed: % (%)', sqlerrm, sqlstate;
   end;
+  if v_net then
+    update tenure.duty d set next_at = v_now + interval '1 minute' where d.name = 'horizon' and d.next_at <= v_now;
+    v_horizon := found;
+  end if;
 
   v_next_ms := least(v_next_ms, (v_rescue ->> 'next_ms')::bigint,
                      case when (v_rescue ->> 'more')::boolean or (v_promote ->> 'more')::boolean then 0 end);
@@ -62,6 +67,7 @@ begin
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
                            'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions') else '[]' end,
+                           'horizon', v_horizon,
                            'retain', exists (select from tenure.duty d where d.name = 'retain' and d.next_at <= clock_timestamp()));
 end $$;
 

@@ -248,6 +248,7 @@ create table tenure.duty (
   place   bigint not null default 0  -- where the last turn stopped before it was done, so that the next one goes on there
 ) with (fillfactor = 50);
 insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity'),
+  ('horizon', '-infinity'),
   ('cancels', 'infinity'), ('rescue', 'infinity');  -- at every turn; only their place counts
 
 -- The attached ranges of job and outcome, in blocks. The last one has no end, so that an enqueue never lacks a partition.

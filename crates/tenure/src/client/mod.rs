@@ -5,6 +5,7 @@ pub(crate) mod cancel;
 pub(crate) mod dead;
 pub(crate) mod enqueue;
 pub(crate) mod executor;
+mod horizon;
 pub(crate) mod jobs;
 pub(crate) mod kinds;
 pub(crate) mod pause;

@@ -2,6 +2,7 @@
 
 pub mod classify;
 mod fail;
+mod horizon;
 mod id;
 mod job;
 pub mod lifecycle;
@@ -12,6 +13,7 @@ pub mod retry;
 mod stored_text;
 
 pub use fail::{Cause, Fail, Verdict};
+pub use horizon::{DeadRows, Holder, Snapshot, VacuumHorizon};
 pub use id::JobId;
 pub use job::{Enqueue, Job, JobOptions};
 pub(crate) use job::{Start, check_payload, micros};

@@ -23,10 +23,14 @@ fn read_with(text: &str, environment: impl Fn(&str) -> Option<String>) -> Result
         config.ssl_mode(ssl_mode(&mode)?);
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        config.host(environment("PGHOST").unwrap_or_else(default_host));
+        for host in environment("PGHOST").unwrap_or_else(default_host).split(',') {
+            config.host(host);
+        }
     }
     if let (true, Some(port)) = (config.get_ports().is_empty(), environment("PGPORT")) {
-        config.port(port.parse().map_err(|_| StoreError::Protocol(format!("PGPORT={port:?} is not a port")))?);
+        for port in port.split(',') {
+            config.port(port.parse().map_err(|_| StoreError::Protocol(format!("PGPORT={port:?} is not a port")))?);
+        }
     }
     if let (None, Some(user)) = (config.get_user(), environment("PGUSER")) {
         config.user(user);
@@ -64,18 +68,22 @@ fn default_host() -> String {
     if Path::new(SOCKETS).is_dir() { SOCKETS.to_owned() } else { "localhost".to_owned() }
 }
 
-/// The address for messages: `user@host:port/database`, never the password.
+/// The address for messages: `user@host:port/database`, or `user@host:port,host:port/database`; never the password.
 pub(crate) fn shown(config: &Config) -> String {
-    let host = match config.get_hosts().first() {
-        Some(Host::Tcp(name)) => name.clone(),
-        #[cfg(unix)]
-        Some(Host::Unix(path)) => path.display().to_string(),
-        None => config.get_hostaddrs().first().map(ToString::to_string).unwrap_or_default(),
+    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let one = |n: usize| {
+        let host = match hosts.get(n) {
+            Some(Host::Tcp(name)) => name.clone(),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => addresses.get(n).map(ToString::to_string).unwrap_or_default(),
+        };
+        format!("{host}:{}", ports.get(n).or(ports.first()).copied().unwrap_or(5432))
     };
-    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let all: Vec<String> = (0..hosts.len().max(addresses.len()).max(1)).map(one).collect();
     let user = config.get_user().map(|user| format!("{user}@")).unwrap_or_default();
     let name = config.get_dbname().map(|name| format!("/{name}")).unwrap_or_default();
-    format!("{user}{host}:{port}{name}")
+    format!("{user}{}{name}", all.join(","))
 }
 
 #[cfg(test)]
@@ -104,6 +112,17 @@ mod tests {
         check("postgres://me@other:1234/x", "me@other:1234/x");
         check("postgres://other", "app@other:5432/shop"); // a URL that names a host means its usual port
         check("host=/tmp dbname=x", "app@/tmp:6432/x");
+        check("postgres://me@a:1,b:2/x", "me@a:1,b:2/x");
+    }
+
+    #[test]
+    fn the_environment_may_name_several_hosts() {
+        let several = |name: &str| match name {
+            "PGHOST" => Some("a,b".to_owned()),
+            "PGPORT" => Some("1,2".to_owned()),
+            _ => None,
+        };
+        assert_eq!(shown(&read_with("dbname=x", several).unwrap().0), "a:1,b:2/x");
     }
 
     #[test]

@@ -7,6 +7,8 @@ pub(crate) mod address;
 pub(crate) mod enqueue;
 mod failure;
 mod finish;
+pub(crate) mod horizon;
+mod hosts;
 pub(crate) mod jobs;
 pub(crate) mod migrate;
 pub(crate) mod operate;
@@ -33,6 +35,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         enqueue::STATEMENTS,
         jobs::STATEMENTS,
         retention::STATEMENTS,
+        horizon::STATEMENTS,
         worker::STATEMENTS,
         finish::STATEMENTS,
         operate::STATEMENTS,
@@ -55,6 +58,7 @@ mod tests {
             include_str!("enqueue.rs"),
             include_str!("jobs.rs"),
             include_str!("retention.rs"),
+            include_str!("horizon.rs"),
             include_str!("worker.rs"),
             include_str!("finish.rs"),
             include_str!("operate.rs"),

@@ -19,6 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQuer
 
 use super::address;
 use super::failure::{Loss, StoreError, is_goodbye};
+use super::hosts;
 use super::statement::{Statement, Texts};
 
 /// A connection attempt that takes longer is given up.
@@ -49,6 +50,7 @@ pub(crate) struct SessionOptions {
 
 impl SessionOptions {
     /// `url` is a connection string of either form (`postgres://…` or `host=… dbname=…`), completed by PGHOST and so on.
+    /// It may name several hosts; the first that takes writes is the one.
     /// `sslmode` may also be `verify-full`: the server's certificate must be good for its name.
     pub(crate) fn new(url: &str, texts: Arc<Texts>, application_name: &str) -> Result<SessionOptions, StoreError> {
         let (mut config, verify_tls) = address::read(url)?;
@@ -127,12 +129,12 @@ impl Session {
         notifications: Option<mpsc::Sender<Notification>>,
     ) -> Result<Session, StoreError>
     where
-        T: MakeTlsConnect<Socket>,
+        T: MakeTlsConnect<Socket> + Clone,
         T::Stream: Send + 'static,
         T::TlsConnect: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let (client, mut connection) = config.connect(tls).await?;
+        let (client, mut connection) = hosts::connect(config, tls).await?;
         let loss = watch::Sender::new(None);
         let ended = loss.clone();
         let driver = tokio::spawn(async move {

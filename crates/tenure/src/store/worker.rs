@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 
 use super::wire::JsonText;
 use super::{Session, Statement, StoreError};
-use crate::model::RawJson;
+use crate::model::{RawJson, VacuumHorizon};
 
 static REGISTER: Statement = Statement {
     name: "register_worker",
@@ -186,6 +186,8 @@ pub(crate) struct Ticked {
     pub(crate) net: Vec<String>,
     /// Retention is due: call [`Session::retain`].
     pub(crate) retain: bool,
+    /// Somebody should look who holds back vacuum: call [`Session::vacuum_horizon`].
+    pub(crate) horizon: bool,
 }
 
 /// The answer to [`Session::retain`].
@@ -314,6 +316,14 @@ impl Session {
         let text = self.run_script(&script).await?;
         serde_json::from_str(&text.unwrap_or_default())
             .map_err(|error| StoreError::Protocol(format!("retain returned what cannot be read: {error}")))
+    }
+
+    /// Who holds back vacuum, within `limit` on the server.
+    pub(crate) async fn vacuum_horizon(&self, limit: Duration) -> Result<VacuumHorizon, StoreError> {
+        // As with tick: two commands, one trip, one transaction.
+        let (limit_ms, schema) = (limit.as_millis(), self.schema());
+        let script = format!("set local statement_timeout = {limit_ms}; select {schema}.vacuum_horizon()");
+        super::horizon::read(&self.run_script(&script).await?.unwrap_or_default())
     }
 
     /// Asks for the notifications of this worker on this connection.

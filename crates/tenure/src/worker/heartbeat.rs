@@ -340,6 +340,9 @@ impl<'a> Controlled<'a> {
                 if ticked.retain && self.retain_at.is_none() {
                     self.retain_at = Some(Instant::now());
                 }
+                if ticked.horizon {
+                    self.look_at_horizon().await;
+                }
             }
             Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
         }
@@ -351,6 +354,32 @@ impl<'a> Controlled<'a> {
             && let Err(error) = self.session.net(&duty, self.engine.settings.turn_max).await
         {
             tracing::warn!(%error, duty, "a maintenance duty failed");
+        }
+    }
+
+    /// Says who holds back vacuum, as long as somebody does; the database asks one worker a minute for it.
+    async fn look_at_horizon(&self) {
+        // As a step of retention: one of each still leaves the heartbeat in time.
+        match self.session.vacuum_horizon(self.engine.settings.turn_max / 2).await {
+            Ok(horizon) => {
+                if let Some(oldest) = horizon.old().next() {
+                    let dead_rows = horizon.dead_rows_in_all();
+                    let way_out = oldest.way_out();
+                    match oldest.age {
+                        Some(age) => tracing::warn!(
+                            dead_rows,
+                            "{oldest} has kept vacuum from removing dead rows for {} s: {way_out}",
+                            age.as_secs()
+                        ),
+                        None => tracing::warn!(
+                            dead_rows,
+                            "{oldest} has kept vacuum from removing dead rows for {} transactions: {way_out}",
+                            oldest.transactions
+                        ),
+                    }
+                }
+            }
+            Err(error) => tracing::info!(%error, "nobody could look who holds back vacuum"),
         }
     }
 

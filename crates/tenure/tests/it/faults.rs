@@ -2,7 +2,7 @@
 
 use tenure_scenarios::chaos::{self, Chaos};
 use tenure_scenarios::protocol::Registration;
-use tenure_scenarios::scenario::{database, kill, pooler, race, sweep, sweep_worker, unknown};
+use tenure_scenarios::scenario::{database, failover, horizon, kill, pooler, race, sweep, sweep_worker, unknown};
 use tenure_scenarios::{Measure, Size, Stage, assert_held, on_stage, size};
 
 async fn check(play: impl AsyncFnOnce(&Stage) -> Vec<Measure>) {
@@ -50,6 +50,16 @@ async fn an_old_snapshot_makes_no_claim_dearer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_snapshot_is_warned_of_once_a_minute_and_named_with_the_way_out() {
+    check(horizon::old_snapshot_is_reported).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepared_transactions_and_slots_that_hold_back_vacuum_are_named() {
+    assert_held(&horizon::prepared_and_slot_are_reported(Size::from_env()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wake_ups_do_not_slow_down_those_who_enqueue() {
     check(database::notifying).await;
 }
@@ -62,6 +72,11 @@ async fn an_enqueue_commits_although_the_server_keeps_no_more_notifications() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_worker_keeps_its_jobs_while_the_database_takes_no_writes() {
     assert_held(&database::read_only(Size::from_env()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_and_clients_go_on_with_the_standby_that_became_the_primary() {
+    assert_held(&failover::promoted_standby(Size::from_env()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

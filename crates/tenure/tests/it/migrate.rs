@@ -230,6 +230,9 @@ async fn each_role_may_do_what_its_name_says_and_nothing_else() {
         viewer.server().await.unwrap();
         viewer.dead_letters(&tenure::DeadFilter::new(), None, None).await.unwrap();
         viewer.attempt_errors(id).await.unwrap();
+        viewer.vacuum_horizon().await.unwrap();
+        worker.vacuum_horizon().await.unwrap();
+        denied(producer.vacuum_horizon().await.map(drop));
         denied(viewer.set_keep(None, State::Dead, None).await);
         denied(producer.prune(|_| ()).await.map(drop));
         viewer.prune_preview().await.unwrap();
@@ -245,6 +248,37 @@ async fn each_role_may_do_what_its_name_says_and_nothing_else() {
         for name in &names {
             sql.batch_execute(&format!("drop owned by {name}; drop role {name}")).await.unwrap();
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_plain_role_cannot_see_of_old_snapshots_is_counted() {
+    with_database(async |db| {
+        let (sql, role) = (db.sql().await, format!("t_plain_{:x}", fastrand::u32(..)));
+        let owner = login(db, &role, None).await;
+        sql.batch_execute(&format!("create schema app authorization {role}")).await.unwrap();
+        owner.migrate(PLAIN).await.unwrap();
+        let begin = "begin isolation level repeatable read; select 1";
+        let (others, own) = (db.sql().await, tokio_postgres::connect(&url_as(db, &role), tokio_postgres::NoTls).await);
+        let (own, connection) = own.unwrap();
+        tokio::spawn(connection);
+        let mut pids = Vec::new();
+        for session in [&others, &own] {
+            session.batch_execute(begin).await.unwrap();
+            pids.push(session.query_one("select pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0));
+        }
+        let seen = async || {
+            let horizon = owner.vacuum_horizon().await.unwrap();
+            let named = |pid: &i32| horizon.snapshots.iter().any(|snapshot| snapshot.pid == Some(*pid));
+            (pids.iter().map(named).collect::<Vec<_>>(), horizon.hidden_sessions > 0)
+        };
+        assert_eq!(seen().await, (vec![false, true], true));
+        sql.batch_execute(&format!("grant pg_read_all_stats to {role}")).await.unwrap();
+        assert_eq!(seen().await, (vec![true, true], false));
+        others.batch_execute("commit").await.unwrap();
+        own.batch_execute("commit").await.unwrap();
+        sql.batch_execute(&format!("drop owned by {role} cascade; drop role {role}")).await.unwrap();
     })
     .await;
 }

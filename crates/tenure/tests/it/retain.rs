@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tenure::testing::until_within;
 use tenure_scenarios::protocol::{BAD_INPUT, Leased, NOT_FOUND, Registration, sqlstate};
+use tenure_scenarios::scenario::backlog::everything_is_due;
 use tenure_scenarios::scenario::retention::{
     beside_a_long_read, ended, narrow, plateau, retain_all, row_by_row, whole_ranges_under_load,
 };
@@ -444,4 +445,9 @@ async fn an_age_that_is_being_set_lets_nobody_wait() {
         assert!(stage.count("select count(*) from tenure.partition", &[]).await > 4);
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_that_is_due_goes_from_every_table_in_short_statements() {
+    on_stage(Size::from_env(), async |stage| assert_held(&everything_is_due(stage).await)).await;
 }

@@ -1,7 +1,7 @@
 //! Real worker processes: killed, frozen, cut off, behind a pooler; each test plays one scenario.
 
 use tenure_scenarios::scenario::{
-    cost, duty, freeze, handling, kill, long, names, notify, outage, plans, poison, pooler,
+    cost, duty, freeze, handling, kill, long, names, notify, outage, plans, poison, pooler, snooze,
 };
 use tenure_scenarios::{Measure, Size, Stage, assert_held, on_stage};
 
@@ -90,6 +90,11 @@ async fn a_failure_is_stored_whatever_its_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn snoozes_use_no_attempt_and_the_first_failure_after_them_waits_as_the_first() {
+    check(snooze::snoozes_before_failures).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_a_failed_attempt_and_its_slot_returns() {
     check(handling::panics).await;
 }
@@ -112,6 +117,21 @@ async fn a_job_that_aborts_at_its_first_instruction_is_buried_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_aborts_among_many_that_were_claimed_ahead_is_buried_too() {
     check(poison::among_quick_jobs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_overflows_its_stack_is_buried_too() {
+    check(poison::by_its_stack).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_takes_all_memory_is_buried_too() {
+    check(poison::by_its_memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_fills_the_disk_is_buried_too() {
+    check(poison::by_its_files).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

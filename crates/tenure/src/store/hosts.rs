@@ -1,0 +1,193 @@
+//! Several hosts in one address: the first that takes writes is the one.
+//!
+//! tokio-postgres asks one after the other, and waits for one that has died without a word until it gives up altogether.
+//! Here the next one is asked after a second, and those that have refused are asked again as long as another one has not
+//! answered: the moment in which a standby becomes the primary is not missed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio_postgres::config::{Host, LoadBalanceHosts};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Socket};
+
+use super::address;
+use super::failure::{Loss, StoreError};
+
+/// After so long without an answer the next host is asked as well.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Connects to the host of the configuration, or to the first of several that is as wanted. Ends with an error when all
+/// have refused; one that does not answer is waited for, so the caller sets a limit.
+pub(super) async fn connect<T>(config: &Config, tls: T) -> Result<(Client, Connection<Socket, T::Stream>), StoreError>
+where
+    T: MakeTlsConnect<Socket> + Clone,
+{
+    let hosts = each(config);
+    if hosts.len() < 2 {
+        return Ok(config.connect(tls).await?);
+    }
+    let ask = |n: usize| {
+        let (host, tls) = (hosts[n].clone(), tls.clone());
+        async move { (n, host.connect(tls).await) }
+    };
+    let mut line: VecDeque<usize> = (0..hosts.len()).collect();
+    let mut refusals: Vec<Option<StoreError>> = vec![None; hosts.len()];
+    let mut asked = FuturesUnordered::new();
+    asked.extend(line.pop_front().map(ask));
+    loop {
+        tokio::select! {
+            Some((n, answer)) = asked.next() => match answer {
+                Ok(connected) => return Ok(connected),
+                Err(error) => {
+                    refusals[n] = Some(error.into());
+                    line.push_back(n);
+                    if asked.is_empty() && refusals.iter().all(Option::is_some) {
+                        return Err(in_all(&hosts, refusals.into_iter().flatten().collect()));
+                    }
+                    // Those that were not asked yet stand in front of those that have refused.
+                    if line.front().is_some_and(|next| refusals[*next].is_none()) {
+                        asked.extend(line.pop_front().map(ask));
+                    }
+                }
+            },
+            // sleep: one that does not answer gives no signal.
+            () = tokio::time::sleep(PATIENCE), if !line.is_empty() => asked.extend(line.pop_front().map(ask)),
+        }
+    }
+}
+
+/// The configuration for each of its hosts alone, in the order in which they are to be asked.
+fn each(config: &Config) -> Vec<Config> {
+    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let count = hosts.len().max(addresses.len());
+    let fits = |given: usize| given == 0 || given == count;
+    if !fits(hosts.len()) || !fits(addresses.len()) || ports.len() > 1 && ports.len() != count {
+        return Vec::new(); // what does not fit together is refused, with its reason, where it is used
+    }
+    let one = |n: usize| {
+        let mut one = without_hosts(config);
+        match hosts.get(n) {
+            Some(Host::Tcp(name)) => one.host(name),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => one.host_path(path),
+            None => &mut one,
+        };
+        if let Some(address) = addresses.get(n) {
+            one.hostaddr(*address);
+        }
+        if let Some(port) = ports.get(n).or(ports.first()) {
+            one.port(*port);
+        }
+        one
+    };
+    let mut each: Vec<Config> = (0..count).map(one).collect();
+    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        fastrand::shuffle(&mut each);
+    }
+    each
+}
+
+fn without_hosts(config: &Config) -> Config {
+    let mut bare = Config::new();
+    bare.ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .target_session_attrs(config.get_target_session_attrs())
+        .channel_binding(config.get_channel_binding())
+        .load_balance_hosts(config.get_load_balance_hosts());
+    if let Some(user) = config.get_user() {
+        bare.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        bare.password(password);
+    }
+    if let Some(name) = config.get_dbname() {
+        bare.dbname(name);
+    }
+    if let Some(options) = config.get_options() {
+        bare.options(options);
+    }
+    if let Some(name) = config.get_application_name() {
+        bare.application_name(name);
+    }
+    if let Some(time) = config.get_connect_timeout() {
+        bare.connect_timeout(*time);
+    }
+    if let Some(time) = config.get_tcp_user_timeout() {
+        bare.tcp_user_timeout(*time);
+    }
+    if let Some(time) = config.get_keepalives_interval() {
+        bare.keepalives_interval(time);
+    }
+    if let Some(times) = config.get_keepalives_retries() {
+        bare.keepalives_retries(times);
+    }
+    bare
+}
+
+/// What all hosts said together. Nobody can reach the database only if nobody can reach any of them: a standby that
+/// allows no writes says nothing of a primary that does not answer.
+fn in_all(hosts: &[Config], refusals: Vec<StoreError>) -> StoreError {
+    let mut losses = Vec::new();
+    for refusal in refusals {
+        match refusal {
+            StoreError::Lost(loss) => losses.push(loss),
+            // A wrong password, or a database that is not there: more than that another host is away.
+            other => return other,
+        }
+    }
+    let refused = losses.iter().all(|loss| loss.refused || loss.announced);
+    let announced = refused && losses.iter().any(|loss| loss.announced);
+    let texts: Vec<String> =
+        hosts.iter().zip(&losses).map(|(host, loss)| format!("{}: {}", address::shown(host), loss.text)).collect();
+    StoreError::Lost(Loss { announced, refused, text: texts.join("; ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Config {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn each_host_keeps_its_port_and_everything_else() {
+        let check = |text: &str, expected: &[&str]| {
+            let each: Vec<String> = each(&read(text)).iter().map(address::shown).collect();
+            assert_eq!(each, expected, "{text}");
+        };
+        check("postgres://me@a/x", &["me@a:5432/x"]);
+        check("postgres://me@a:1,b:2/x", &["me@a:1/x", "me@b:2/x"]);
+        check("host=a,b port=7 user=me dbname=x", &["me@a:7/x", "me@b:7/x"]);
+        check("hostaddr=127.0.0.1,127.0.0.2 port=1,2", &["127.0.0.1:1", "127.0.0.2:2"]);
+        check("host=a,b,c port=1,2", &[]);
+        let text = "postgres://me:secret@a,b/x?application_name=n&options=-cjit%3Doff&connect_timeout=3&sslmode=require\
+                    &target_session_attrs=read-write&keepalives_retries=4&keepalives_idle=9&keepalives_interval=2&tcp_user_timeout=5\
+                    &channel_binding=disable&load_balance_hosts=disable&keepalives=0";
+        // Everything that is set appears in it but the password.
+        let alone = read(&text.replace("a,b", "b"));
+        assert_eq!(format!("{:?}", each(&read(text))[1]), format!("{alone:?}"));
+        assert_eq!(each(&read(text))[1].get_password(), Some(&b"secret"[..]));
+    }
+
+    #[test]
+    fn nobody_is_reached_only_if_no_host_is() {
+        let hosts = each(&read("postgres://a,b"));
+        let lost = |announced, refused| StoreError::Lost(Loss { announced, refused, text: "x".into() });
+        let check = |first, second, expected: (bool, bool)| match in_all(&hosts, vec![first, second]) {
+            StoreError::Lost(loss) => assert_eq!((loss.announced, loss.refused), expected, "{}", loss.text),
+            other => panic!("{other}"),
+        };
+        check(lost(false, true), lost(false, true), (false, true));
+        check(lost(true, false), lost(false, true), (true, true));
+        check(lost(false, false), lost(false, true), (false, false));
+        check(lost(true, false), lost(false, false), (false, false));
+        let wrong = StoreError::Protocol("wrong".into());
+        assert!(!in_all(&hosts, vec![lost(false, true), wrong]).is_lost());
+    }
+}

@@ -19,5 +19,6 @@ pub mod pooler;
 pub mod race;
 pub mod retention;
 pub mod sweep;
+mod sweep_verbs;
 pub mod sweep_worker;
 pub mod unknown;

@@ -35,7 +35,6 @@ fn parts() -> Vec<Part> {
         on_own_server("logins", false, |_, size| wait_for(database::refused_logins(size))),
         part!("name", database::unresolvable_name, full_only),
         part!("rescue race", race::rescue_meets_ends, full_only),
-        part!("cancel race", race::cancel_meets_everything),
         part!("freeze", freeze::frozen_worker, full_only),
         part!("late writes", freeze::late_writes),
         part!("late reports", freeze::late_reports, full_only),

@@ -16,6 +16,8 @@ const FLUSH: usize = 8;
 const GIVEN_UP: u32 = 5;
 /// Messages of one flush, each way; cuts beyond its end are not counted.
 const MESSAGES: u64 = 9;
+/// Flushes for each that is committed and unanswered, at most: the cut comes as often before the commit, or after the answer.
+const ROUNDS: usize = 20;
 
 /// What became of a job, as the repeated flush is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,12 +36,13 @@ enum Verb {
 /// Flushes of completions and of failures, cut at random, so often.
 pub async fn unknown_commits(stage: &Stage) -> Vec<Measure> {
     let proxy = Proxy::start(stage.url()).await;
-    let cuts = size::UNKNOWN_COMMITS.at(stage.size) as u64;
+    let commits = size::UNKNOWN_COMMITS.at(stage.size);
     let mut hand = register(&proxy).await;
     let mut told: HashMap<Told, usize> = HashMap::new();
     let mut wrong = Vec::new();
-    let mut jobs_asked = 0;
-    while proxy.cuts() < cuts {
+    let (mut jobs_asked, mut unknown, mut unanswered, mut rounds) = (0, 0, 0, 0);
+    while unknown < commits && rounds < commits * ROUNDS {
+        rounds += 1;
         stage.enqueue_many(&Act::Sleep { ms: 0 }, FLUSH).await;
         // A cut may also have met the last words of the round before.
         assert!(hand.move_to(session(&proxy).await).await.expect("attached"), "the worker is known");
@@ -56,11 +59,14 @@ pub async fn unknown_commits(stage: &Stage) -> Vec<Measure> {
             continue;
         }
         let done = done(stage, &jobs).await;
+        unanswered += usize::from(answer.is_err());
+        // Committed, and nobody was told.
+        unknown += usize::from(answer.is_err() && done.values().all(|done| *done));
         let given_up = fastrand::u32(..GIVEN_UP) == 0;
         if given_up {
             give_up(stage, hand.worker).await;
         }
-        let answers = ask_again(&proxy, &mut hand, verb, &jobs, cuts).await;
+        let answers = ask_again(&proxy, &mut hand, verb, &jobs).await;
         jobs_asked += jobs.len();
         for (job, answer) in jobs.iter().zip(&answers) {
             let right = match (done[&job.job], given_up) {
@@ -86,7 +92,8 @@ pub async fn unknown_commits(stage: &Stage) -> Vec<Measure> {
     let enough =
         |what: &str, n: usize| Measure::new(format!("flush unknown: {what}"), Bound::AtLeast(1.0), n as f64, "");
     vec![
-        Measure::new("flushes cut before their answer", Bound::AtLeast(cuts as f64), proxy.cuts() as f64, ""),
+        Measure::new("flushes cut before their answer", Bound::Shown, unanswered as f64, ""),
+        Measure::new("of these, committed", Bound::AtLeast(commits as f64), unknown as f64, ""),
         Measure::new("flush unknown: jobs asked for again", Bound::Shown, jobs_asked as f64, ""),
         enough("of these, told that the lost flush had done it", count(Told::DoneBefore)),
         enough("done by the second", count(Told::DoneNow)),
@@ -146,11 +153,11 @@ async fn give_up(stage: &Stage, worker: i64) {
 }
 
 /// Until there is an answer; the repetition is cut now and then, too.
-async fn ask_again(proxy: &Proxy, hand: &mut Hand, verb: Verb, jobs: &[Leased], cuts: u64) -> Vec<Told> {
+async fn ask_again(proxy: &Proxy, hand: &mut Hand, verb: Verb, jobs: &[Leased]) -> Vec<Told> {
     loop {
         // Whether the database still knows the worker is what the flush will tell.
         hand.move_to(session(proxy).await).await.expect("asked");
-        if proxy.cuts() < cuts && fastrand::u8(..4) == 0 {
+        if fastrand::u8(..4) == 0 {
             proxy.cut_at(any_cut());
         }
         let answer = flush(hand, verb, jobs).await;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{Client, Enqueue, JobOptions, RawJson};
+use sqlx08::Connection as _;
+use sqlx09::Connection as _;
+use tenure::{Client, Enqueue, Executor, JobOptions, RawJson};
 
 use crate::{Act, Bound, Measure, Stage, WorkerProcess, size};
 
@@ -94,18 +96,41 @@ pub async fn bulk_enqueue(stage: &Stage) -> Vec<Measure> {
     ]
 }
 
-/// An enqueue whose transaction is rolled back leaves nothing.
+/// An enqueue whose transaction is rolled back leaves nothing: by each client library, and by plain SQL.
 pub async fn rolled_back(stage: &Stage) -> Vec<Measure> {
     let client: Client = stage.db.client().await;
-    let payload = RawJson::of(&1).expect("JSON");
+    let mut enqueued = 0;
     let mut sql = stage.db.sql().await;
+    let mut old = sqlx08::PgConnection::connect(stage.url()).await.expect("sqlx 0.8");
+    let mut new = sqlx09::PgConnection::connect(stage.url()).await.expect("sqlx 0.9");
     for _ in 0..3 {
         let mut tx = sql.transaction().await.expect("begin");
-        client.enqueue_in(&mut tx, Enqueue::raw("act", payload.clone())).await.expect("enqueued");
-        client.enqueue_many_in(&mut tx, "act", [1, 2], JobOptions::default()).await.expect("enqueued");
-        client.enqueue_copy_in(&mut tx, [Enqueue::raw("act", payload.clone())]).await.expect("enqueued");
+        enqueued += each_way(&client, &mut tx).await;
+        tx.rollback().await.expect("rollback");
+        let mut tx = old.begin().await.expect("begin");
+        enqueued += each_way(&client, &mut tx).await;
+        tx.rollback().await.expect("rollback");
+        let mut tx = new.begin().await.expect("begin");
+        enqueued += each_way(&client, &mut tx).await;
+        tx.rollback().await.expect("rollback");
+        let tx = sql.transaction().await.expect("begin");
+        enqueued += tx.query("select tenure.enqueue('act', '1')", &[]).await.expect("enqueued").len();
+        let many = "select tenure.enqueue_many('act', array['1', '2']::json[])";
+        enqueued += tx.query(many, &[]).await.expect("enqueued").len();
         tx.rollback().await.expect("rollback");
     }
     let left = "select (select count(*) from tenure.job) + (select count(*) from tenure.ready) + (select count(*) from tenure.later) + (select count(*) from tenure.inbox)";
-    vec![Measure::count("rows left by enqueues that were rolled back", 0, stage.count(left, &[]).await as usize)]
+    vec![
+        Measure::new("jobs rolled back, by three client libraries and SQL", Bound::AtLeast(42.0), enqueued as f64, ""),
+        Measure::count("rows left by enqueues that were rolled back", 0, stage.count(left, &[]).await as usize),
+    ]
+}
+
+/// Each form of enqueue in this transaction; how many jobs.
+async fn each_way<E: Executor>(client: &Client, tx: &mut E) -> usize {
+    let payload = RawJson::of(&1).expect("JSON");
+    client.enqueue_in(tx, Enqueue::raw("act", payload.clone())).await.expect("enqueued");
+    let many = client.enqueue_many_in(tx, "act", [1, 2], JobOptions::default()).await.expect("enqueued");
+    let copied = client.enqueue_copy_in(tx, [Enqueue::raw("act", payload)]).await.expect("enqueued");
+    1 + many.len() + copied.len()
 }

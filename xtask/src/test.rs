@@ -107,6 +107,8 @@ fn tests(first: bool, runner: &[String]) -> Result<Command> {
         }
         Err(error) => bail!("cannot start cargo: {error}"),
     };
+    // What is behind it has tests, too.
+    command.args(["--features", "xtask/prove"]);
     if !first && runner.is_empty() {
         command.args(database_only);
     }

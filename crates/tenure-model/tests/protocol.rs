@@ -23,7 +23,7 @@ fn the_protocol_holds_for_one_job_with_any_two_faults() {
 #[test]
 fn what_no_run_reaches_is_named() {
     let (one, two) = (check(Bundles::Single, 1), check(Bundles::One, 2));
-    assert_eq!(unreached(&[one.clone()]), ["a job is buried for its lost workers"]);
+    assert_eq!(unreached(std::slice::from_ref(&one)), ["a job is buried for its lost workers"]);
     assert_eq!(unreached(&[one, two]), [""; 0]);
 }
 

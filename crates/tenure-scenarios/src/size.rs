@@ -133,7 +133,7 @@ pub const SWEEP_STEP: Sized<u64> = sized(31, 1);
 /// The fault sweep over a migration cuts at every n-th message of it.
 pub const SWEEP_STEP_MIGRATE: Sized<usize> = sized(149, 1);
 /// The fault sweep over the other verbs of a client.
-pub const SWEEP_STEP_CLIENT: Sized<usize> = sized(9, 1);
+pub const SWEEP_STEP_CLIENT: Sized<usize> = sized(12, 1);
 /// The fault sweep over the verbs that wait until nothing runs: a second each.
 pub const SWEEP_STEP_DRAIN: Sized<usize> = sized(25, 2);
 /// Dead letters of the sweep over verbs that take 200 of them per transaction.
@@ -141,7 +141,7 @@ pub const SWEEP_DEAD: Sized<usize> = sized(3, 450);
 /// Finished jobs of the sweep over the removal of them, which takes 2,000 per transaction.
 pub const SWEEP_PAST: Sized<usize> = sized(200, 4_500);
 /// Flushes that were committed and whose answer is lost.
-pub const UNKNOWN_COMMITS: Sized<usize> = sized(60, 1_000);
+pub const UNKNOWN_COMMITS: Sized<usize> = sized(25, 1_000);
 /// Rounds of ends that meet a rescue.
 pub const RESCUE_RACES: Sized<usize> = sized(4, 50);
 /// Jobs that pass while somebody else's old snapshot is open.

@@ -7,7 +7,7 @@ use tenure_scenarios::scenario::{
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Measure, Size};
 
-use super::parts::{self, Part, is_chosen, on_own_server, part, wait_for};
+use super::parts::{self, More, Part, is_chosen, on_own_server, part, wait_for};
 use super::{Options, demo, table};
 use crate::setup;
 
@@ -72,8 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let chosen = parts::choose(options, "engine", parts(), DEMO);
     let demo = |url: &str| demo::with_chaos(url, options.quick);
-    let demo: Option<(&str, &dyn Fn(&str) -> Result<Vec<Measure>>)> =
-        is_chosen(options, DEMO, true).then_some((DEMO, &demo));
+    let demo: Option<More<'_>> = is_chosen(options, DEMO, true).then_some((DEMO, &demo));
     let lines = parts::run(options, &chosen, demo)?;
     table::print("engine", options.quick, options.json, &lines)
 }

@@ -57,13 +57,12 @@ pub(super) fn wait_for<T>(play: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(play)
 }
 
+/// What a topic has beside its parts, by name: given the URL of the server, its lines.
+pub(super) type More<'a> = (&'static str, &'a dyn Fn(&str) -> Result<Vec<Measure>>);
+
 /// Runs the chosen parts on a durable server of their own. `more` adds its lines in front, on the same server, under its name.
 /// What fails there, or in the end, is a line that does not hold: what was measured is printed all the same.
-pub(super) fn run(
-    options: &Options,
-    chosen: &[Part],
-    more: Option<(&str, &dyn Fn(&str) -> Result<Vec<Measure>>)>,
-) -> Result<Vec<Measure>> {
+pub(super) fn run(options: &Options, chosen: &[Part], more: Option<More<'_>>) -> Result<Vec<Measure>> {
     let server_options =
         ServerOptions { ephemeral: true, bin_dir: Some(setup::binaries()?.dir), say, ..ServerOptions::default() };
     let server = Server::start(server_options)?;

@@ -305,6 +305,7 @@ pub async fn unresolvable_name(stage: &Stage) -> Vec<Measure> {
     let worker = stage.start(options).await;
     stage.enqueue(&Act::Sleep { ms: 1 }).await;
     stage.completed(1, LIMIT).await;
+    stage.with_both_connections(&worker).await;
     write(false);
     let ended = stage.terminate(&worker).await;
     until_within(LIMIT, "its connections are gone", async || stage.session_locks(&worker).await == 0).await;
@@ -345,10 +346,10 @@ pub async fn refused_logins(size: Size) -> Vec<Measure> {
             ("alter role app connection limit 0", "alter role app connection limit -1", "53300"),
             ("alter role app nologin", "alter role app login", "28000"),
         ] {
+            stage.with_both_connections(&worker).await;
             stage.sql.batch_execute(refuse).await.expect("refused");
             let error = tokio_postgres::connect(&url, NoTls).await.err().expect("no connection");
             refusals += usize::from(error.code().is_some_and(|code| code.code() == sqlstate));
-            stage.with_both_connections(&worker).await;
             ended += stage.terminate(&worker).await as usize;
             stage.enqueue_many(&Act::Sleep { ms: 1 }, 10).await;
             jobs += 10;

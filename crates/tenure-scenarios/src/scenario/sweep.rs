@@ -30,8 +30,8 @@ pub async fn client_verbs(stage: &Stage) -> Vec<Measure> {
         let points = found.points;
         for direction in [Cut::ToServer as fn(u64) -> Cut, Cut::FromServer] {
             sweep(stage, &proxy, case, direction, &mut found).await;
-            stage.db.check_invariants().await;
         }
+        stage.db.check_invariants().await;
         if found.points == points {
             found.never_cut.push(format!("{case:?} ended before the first cut"));
         }

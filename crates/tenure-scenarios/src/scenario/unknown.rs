@@ -8,6 +8,7 @@ use tenure::testing::{Cut, Proxy, until, until_within};
 use tokio_postgres::NoTls;
 
 use crate::protocol::{Answer, Hand, Leased, Registration};
+use crate::stage::text;
 use crate::{Act, Bound, Measure, Stage, size};
 
 /// Jobs of one flush.
@@ -170,13 +171,12 @@ async fn ask_again(proxy: &Proxy, hand: &mut Hand, verb: Verb, jobs: &[Leased]) 
 
 /// Which of these jobs this lease has ended.
 async fn done(stage: &Stage, jobs: &[Leased]) -> HashMap<i64, bool> {
-    let mut done = HashMap::new();
-    for job in jobs {
-        let ended = "select exists (select from tenure.outcome o where o.job_id = $1 and o.lease_id = $2)
-            or exists (select from tenure.dead_letter d where d.job_id = $1 and d.lease_id = $2)";
-        done.insert(job.job, stage.one(ended, &[&job.job, &job.lease]).await);
-    }
-    done
+    let ended = "select l.job, exists (select from tenure.outcome o where o.job_id = l.job and o.lease_id = l.lease)
+            or exists (select from tenure.dead_letter d where d.job_id = l.job and d.lease_id = l.lease)
+        from unnest($1::bigint[], $2::bigint[]) l(job, lease)";
+    let (ids, leases): (Vec<i64>, Vec<i64>) = jobs.iter().map(|job| (job.job, job.lease)).unzip();
+    let rows = stage.sql.query(ended, &[&ids, &leases]).await.unwrap_or_else(|e| panic!("{ended}: {}", text(&e)));
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
 /// What was given away by then is done.

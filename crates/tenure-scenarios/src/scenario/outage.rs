@@ -197,7 +197,7 @@ pub async fn outages(size: Size) -> Vec<Measure> {
                     for worker in &workers {
                         watch.reconnect().await;
                         watch.wait_for_locks(worker).await;
-                        missed += CONNECTIONS - terminate(&watch, worker).await;
+                        missed += CONNECTIONS.abs_diff(terminate(&watch, worker).await);
                     }
                 }
                 2 => proxy.cut_all(),

@@ -3,11 +3,12 @@
 /// See `cargo xtask chaos --help`.
 #[derive(clap::Args)]
 pub(crate) struct Chaos {
-    /// How long things break
-    #[arg(long, default_value_t = 10.0)]
+    /// How long things break, at least 0.1
+    #[arg(long, default_value_t = 10.0, value_parser = minutes, allow_negative_numbers = true)]
     pub(crate) minutes: f64,
 
-    /// The seed of everything that is chosen; given again, the same things break in the same order [default: random]
+    /// The seed of everything that is chosen; given again, the same is drawn in the same order. What it meets depends on the
+    /// machine's speed: nothing is done to a worker to which something is being done [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
@@ -18,6 +19,14 @@ pub(crate) struct Chaos {
     /// Write what was done to this file, also when everything held
     #[arg(long, value_name = "FILE")]
     pub(crate) history: Option<std::path::PathBuf>,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes: f64 = text.parse().map_err(|_| "it is a number of minutes, for example 10 or 0.5".to_owned())?;
+    match (0.1..=10_000.0).contains(&minutes) {
+        true => Ok(minutes),
+        false => Err("in less than 0.1 minutes nothing breaks; give 0.1 to 10000".to_owned()),
+    }
 }
 
 /// Builds this program once more with what it needs, and runs it.

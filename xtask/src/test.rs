@@ -22,12 +22,14 @@ pub(crate) struct Test {
 pub(crate) fn run(test: &Test) -> Result<()> {
     let versions = versions(&test.pg)?;
     let pooler = setup::pooler();
+    let mut skipped = Vec::new();
     let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
     say(&format!("testing on PostgreSQL {}", names.join(" and ")));
     for (n, binaries) in versions.iter().enumerate() {
-        run_on(binaries, n == 0, pooler, &test.runner)
+        run_on(binaries, n == 0, pooler, &test.runner, &mut skipped)
             .with_context(|| format!("on PostgreSQL {}", binaries.version))?;
     }
+    skipped.iter().for_each(|line| say(line));
     if !pooler {
         say("the tests behind PgBouncer did not run: it is not installed (apt-get install pgbouncer)");
     }
@@ -66,7 +68,7 @@ fn versions(wanted: &[u32]) -> Result<Vec<Binaries>> {
 }
 
 /// The first version gets everything; a further one only what talks to the database.
-fn run_on(binaries: &Binaries, first: bool, pooler: bool, runner: &[String]) -> Result<()> {
+fn run_on(binaries: &Binaries, first: bool, pooler: bool, runner: &[String], skipped: &mut Vec<String>) -> Result<()> {
     let options = Options {
         ephemeral: true,
         // The tests crash servers, never the machine.
@@ -76,9 +78,12 @@ fn run_on(binaries: &Binaries, first: bool, pooler: bool, runner: &[String]) -> 
         ..Options::default()
     };
     let server = Server::start(options)?;
+    // Tests of what this machine cannot do add a line each; without the file they fail.
+    let file = std::env::temp_dir().join(format!("tenure-did-not-run-{}", std::process::id()));
     let on_server = |mut command: Command| {
         // Servers that tests start themselves are of the same version.
         command.env("DATABASE_URL", server.url()).env("TENURE_PG_BIN", &binaries.dir).current_dir(child::workspace());
+        command.env("TENURE_DID_NOT_RUN", &file);
         if !pooler {
             command.env("TENURE_WITHOUT_POOLER", "1");
         }
@@ -90,6 +95,9 @@ fn run_on(binaries: &Binaries, first: bool, pooler: bool, runner: &[String]) -> 
         false => Ok(()),
     };
     let done = done.and_then(|()| on_server(tests(first, runner)?));
+    let lines = std::fs::read_to_string(&file).unwrap_or_default();
+    skipped.extend(lines.lines().map(|line| format!("on PostgreSQL {}: {line}", binaries.version)));
+    let _ = std::fs::remove_file(&file);
     // The server is stopped whatever the tests say.
     let stopped = server.stop();
     done.and(stopped)
@@ -107,6 +115,8 @@ fn tests(first: bool, runner: &[String]) -> Result<Command> {
         }
         Err(error) => bail!("cannot start cargo: {error}"),
     };
+    // What is behind it has tests, too.
+    command.args(["--features", "xtask/prove"]);
     if !first && runner.is_empty() {
         command.args(database_only);
     }

@@ -39,12 +39,18 @@ pub enum Command {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeSet;
+
     use clap::CommandFactory;
     use tenure::lifecycle::State;
+    use tenure::verbs::Verb;
 
     use super::*;
 
-    /// Every command that runs, by the words that call it.
+    /// What is more than calls of a client.
+    const NO_VERBS: [&str; 3] = ["demo", "dev", "work"];
+
+    /// Every command that runs, by the words that call it; those left out that are only for the program itself.
     pub fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
         for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
             let path = format!("{path} {}", sub.get_name());
@@ -81,6 +87,32 @@ pub(crate) mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Examples:\n") && help.contains(&format!("  {path}")), "{path}: {help}");
             assert!(command.get_arguments().any(|arg| arg.get_long() == Some("json")), "{path} has no --json");
+        }
+    }
+
+    #[test]
+    fn every_command_leads_to_a_verb_and_every_verb_says_its_commands() {
+        let mut found = Vec::new();
+        leaves(&Args::command(), "", &mut found);
+        let typed: BTreeSet<String> = found.into_iter().map(|(path, _)| path.trim().to_owned()).collect();
+        let of_verbs = Verb::ALL.iter().flat_map(|verb| verb.commands()).copied();
+        let table: BTreeSet<String> = of_verbs.chain(NO_VERBS).map(str::to_owned).collect();
+        assert_eq!(typed, table);
+    }
+
+    #[test]
+    fn the_verbs_of_a_command_are_called_by_its_module() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cmd");
+        for verb in Verb::ALL {
+            for command in verb.commands() {
+                let noun = command.split(' ').next().expect("a command has a name");
+                let mut text = std::fs::read_to_string(folder.join(noun).with_extension("rs")).expect(noun);
+                let beside = std::fs::read_dir(folder.join(noun)).into_iter().flatten();
+                // `enqueue` reads its lines in a module of its own.
+                let beside = beside.map(|file| file.expect("a file").path()).chain([folder.join("ndjson.rs")]);
+                beside.for_each(|file| text.push_str(&std::fs::read_to_string(file).expect("text")));
+                assert!(text.contains(&format!(".{}(", verb.name())), "`{command}` does not call {}", verb.name());
+            }
         }
     }
 }

@@ -104,6 +104,12 @@ pub fn check(bundles: Bundles, faults: u8) -> Report {
     Protocol { flaw: None, bundles, faults }.run()
 }
 
+/// What none of these reports reached: what they say holds of a world in which nothing of that kind happens.
+pub fn unreached(reports: &[Report]) -> Vec<&'static str> {
+    let Some((first, others)) = reports.split_first() else { return Vec::new() };
+    first.unreached().filter(|name| others.iter().all(|report| report.unreached().any(|it| it == *name))).collect()
+}
+
 /// Takes one rule away and searches for a history that breaks what it guards, with as few faults as do.
 pub fn check_broken(flaw: Flaw) -> Report {
     let bundles = if flaw == Flaw::LeaseFromPicked { Bundles::Cut } else { Bundles::One };

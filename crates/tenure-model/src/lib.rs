@@ -18,7 +18,7 @@ mod state;
 mod step;
 
 pub use bounds::{ATTEMPTS, GRACE, JOBS, LEASE, OWN_GRACE, OWN_LEASE, THIRD, WORKERS};
-pub use check::{Asked, Bundles, Checked, Report, check, check_broken};
+pub use check::{Asked, Bundles, Checked, Report, check, check_broken, unreached};
 pub use flaw::Flaw;
 
 /// Faults in one history, at most, unless somebody asks for more.

@@ -1,6 +1,6 @@
 //! The model at the sizes of a test; `cargo run -p tenure-model` checks more.
 
-use tenure_model::{Bundles, Flaw, Report, check, check_broken};
+use tenure_model::{Bundles, Flaw, Report, check, check_broken, unreached};
 
 fn assert_holds(report: &Report) {
     assert!(report.holds(), "{:#?}", report.properties);
@@ -18,6 +18,13 @@ fn the_protocol_holds_for_one_job_with_any_two_faults() {
     let report = check(Bundles::One, 2);
     assert_holds(&report);
     assert_eq!(report.unreached().count(), 0, "{:#?}", report.properties);
+}
+
+#[test]
+fn what_no_run_reaches_is_named() {
+    let (one, two) = (check(Bundles::Single, 1), check(Bundles::One, 2));
+    assert_eq!(unreached(std::slice::from_ref(&one)), ["a job is buried for its lost workers"]);
+    assert_eq!(unreached(&[one, two]), [""; 0]);
 }
 
 #[test]

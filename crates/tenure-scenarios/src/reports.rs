@@ -82,7 +82,7 @@ async fn write_all(url: String, mut receive: mpsc::UnboundedReceiver<(Report, on
     while let Some((report, done)) = receive.recv().await {
         while !written(&mut session, &url, &report).await {
             session = None;
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await; // the database may be away: not without a pause
         }
         let _ = done.send(());
     }

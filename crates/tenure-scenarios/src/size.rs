@@ -64,6 +64,8 @@ pub const LONG_JOB_LEASE: Sized<Duration> = seconds(2, 5);
 pub const TERMINATIONS: Sized<usize> = sized(5, 20);
 /// Restarts of the database under running jobs.
 pub const RESTARTS: Sized<usize> = sized(2, 5);
+/// Restarts of the database in the middle of a rescue.
+pub const RESCUE_RESTARTS: Sized<usize> = sized(2, 10);
 /// Jobs that run during the restarts, and how long each takes.
 pub const RESTART_JOBS: Sized<usize> = sized(10, 50);
 /// See [`RESTART_JOBS`].
@@ -135,11 +137,15 @@ pub const SWEEP_STEP: Sized<u64> = sized(31, 1);
 /// The fault sweep over a migration cuts at every n-th message of it.
 pub const SWEEP_STEP_MIGRATE: Sized<usize> = sized(149, 1);
 /// The fault sweep over the other verbs of a client.
-pub const SWEEP_STEP_CLIENT: Sized<usize> = sized(6, 1);
-/// Flushes whose answer is lost.
-pub const UNKNOWN_COMMITS: Sized<usize> = sized(60, 1_000);
-/// Jobs that are cancelled while they are claimed, run, fail and wait.
-pub const CANCELLED_JOBS: Sized<usize> = sized(300, 5_000);
+pub const SWEEP_STEP_CLIENT: Sized<usize> = sized(12, 1);
+/// The fault sweep over the verbs that wait until nothing runs: a second each.
+pub const SWEEP_STEP_DRAIN: Sized<usize> = sized(25, 2);
+/// Dead letters of the sweep over verbs that take 200 of them per transaction.
+pub const SWEEP_DEAD: Sized<usize> = sized(3, 450);
+/// Finished jobs of the sweep over the removal of them, which takes 2,000 per transaction.
+pub const SWEEP_PAST: Sized<usize> = sized(200, 4_500);
+/// Flushes that were committed and whose answer is lost.
+pub const UNKNOWN_COMMITS: Sized<usize> = sized(25, 1_000);
 /// Rounds of ends that meet a rescue.
 pub const RESCUE_RACES: Sized<usize> = sized(4, 50);
 /// Jobs that pass while somebody else's old snapshot is open.
@@ -151,7 +157,7 @@ pub const SNAPSHOT_WATCHED: Sized<Duration> = seconds(5, 150);
 /// Programs that enqueue at the same time, each job in a transaction of its own, and for how long.
 pub const NOTIFYING_CLIENTS: Sized<usize> = sized(8, 64);
 /// See [`NOTIFYING_CLIENTS`].
-pub const NOTIFYING: Sized<Duration> = seconds(2, 20);
+pub const NOTIFYING: Sized<Duration> = seconds(2, 60);
 /// How long the database takes no writes.
 pub const READ_ONLY: Sized<Duration> = seconds(4, 30);
 /// From the primary's end to the promotion of its standby.

@@ -10,6 +10,9 @@ use crate::process::{WorkerOptions, WorkerProcess};
 use crate::protocol::{self, Hand, Registration};
 use crate::{Act, Size};
 
+/// Connections of a worker that hold its session lock.
+pub const CONNECTIONS: usize = 2;
+
 /// The tables of the scenarios' own. `probe`: one row per run of a handler. `death`: when a worker process was killed, so
 /// that runs without an end have one. `effect`: what handlers did.
 const TABLES: &str = "
@@ -256,7 +259,28 @@ impl Stage {
         row.unwrap_or_else(|e| panic!("job {job}: {}", text(&e))).map_or("nothing".into(), |row| row.get(0))
     }
 
+    /// Connections of a worker process that hold its session lock.
+    pub async fn session_locks(&self, worker: &WorkerProcess) -> i64 {
+        self.count(
+            "select count(*) from tenure.worker w join pg_locks l on l.locktype = 'advisory' and l.classid = 'tenure'::regnamespace::oid
+                and l.objid = w.id::oid and l.database = (select oid from pg_database where datname = current_database())
+             where w.pid = $1",
+            &[&worker.pid()],
+        )
+        .await
+    }
+
+    /// Waits until a worker holds its session lock on both connections.
+    pub async fn with_both_connections(&self, worker: &WorkerProcess) {
+        until_within(Duration::from_secs(20), "the worker holds its session lock on both connections", async || {
+            let n = self.session_locks(worker).await;
+            if n == CONNECTIONS as i64 { Ok(()) } else { Err(format!("{n}")) }
+        })
+        .await;
+    }
+
     /// Ends every connection of a worker process on the server, found by the session lock that each holds; how many.
+    #[must_use = "a termination that met nobody proves nothing"]
     pub async fn terminate(&self, worker: &WorkerProcess) -> i64 {
         self.count(
             "select count(*) filter (where pg_terminate_backend(l.pid)) from tenure.worker w join pg_locks l

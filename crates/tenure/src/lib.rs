@@ -16,6 +16,7 @@ pub use client::kinds::UnhandledKind;
 pub use client::pause::{KindPause, WaitReason};
 pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
 pub use client::retention::{Keep, Prunable, Pruned};
+pub use client::verbs;
 pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, migration_sql};
 pub use error::{Error, ErrorCode};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tenure_scenarios::{Bound, Measure};
 
@@ -28,33 +28,52 @@ pub(crate) fn with_chaos(url: &str, quick: bool) -> Result<Vec<Measure>> {
         say(&format!("demo with chaos, run {n} of {runs}"));
         reports.push(report(&tenure, &files.0, url)?);
     }
-    let numbers = |key: &str| reports.iter().map(|report| report[key].as_f64().unwrap_or(f64::NAN)).collect::<Vec<_>>();
-    let sum = |key: &str| numbers(key).iter().sum::<f64>();
-    let least = |key: &str| numbers(key).iter().copied().fold(f64::INFINITY, f64::min);
-    let most = |key: &str| numbers(key).iter().copied().fold(0.0, f64::max);
+    lines(&reports, count)
+}
+
+/// Over all reports: sums of what must not be, the least or most of what each run must have. A figure that a report lacks is an
+/// error: nothing would be said by its line.
+fn lines(reports: &[Value], count: usize) -> Result<Vec<Measure>> {
+    let numbers = |key: &str| {
+        let number =
+            |report: &Value| report[key].as_f64().with_context(|| format!("the report of tenure demo has no {key}"));
+        reports.iter().map(number).collect::<Result<Vec<f64>>>()
+    };
+    let sum = |key: &str| numbers(key).map(|all| all.iter().sum::<f64>());
+    let least = |key: &str| numbers(key).map(|all| all.into_iter().fold(f64::INFINITY, f64::min));
+    let most = |key: &str| numbers(key).map(|all| all.into_iter().fold(0.0, f64::max));
+    let runs = reports.len();
     let line = |what: &str, bound, measured, unit| {
         Measure::new(format!("demo with chaos, {runs} runs: {what}"), bound, measured, unit)
     };
+    let (none, all) = (Bound::Exactly(0.0), Bound::AtLeast(count as f64));
     Ok(vec![
-        line("documents of each", Bound::AtLeast(count as f64), least("documents"), ""),
-        line("lost", Bound::Exactly(0.0), sum("lost"), ""),
-        line("stored twice", Bound::Exactly(0.0), sum("stored_twice"), ""),
-        line("billed twice", Bound::Exactly(0.0), sum("billed_twice"), ""),
-        line("rescues of each", Bound::AtLeast(1.0), least("rescues"), ""),
-        line("chunks of each", Bound::Shown, least("chunks"), ""),
-        line("retries", Bound::Shown, sum("retries"), ""),
-        line("the longest", Bound::AtMost(300.0), most("wall_s"), "s"),
+        line("documents of each", all, least("documents")?, ""),
+        line("lost", none, sum("lost")?, ""),
+        line("stored twice", none, sum("stored_twice")?, ""),
+        line("billed twice", none, sum("billed_twice")?, ""),
+        line("given up", none, sum("dead")?, ""),
+        // Each file has one at the least.
+        line("chunks of each", all, least("chunks")?, ""),
+        line("rescues of each", Bound::AtLeast(1.0), least("rescues")?, ""),
+        line("retries", Bound::Shown, sum("retries")?, ""),
+        line("the longest", Bound::AtMost(300.0), most("wall_s")?, "s"),
     ])
 }
 
+/// The report of one run. A run that does not keep the promise says so by its exit code and in its figures: those are what is
+/// asked for.
 fn report(tenure: &Path, files: &Path, url: &str) -> Result<Value> {
     let mut command = Command::new(tenure);
     command.args(["demo", "--chaos", "--json", "--path"]).arg(files).env("DATABASE_URL", url);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start tenure demo")?;
-    if !output.status.success() {
-        bail!("tenure demo: {}", output.status);
-    }
-    serde_json::from_slice(&output.stdout).context("the report of tenure demo is not JSON")
+    read(&output.stdout).with_context(|| format!("tenure demo: {}", output.status))
+}
+
+fn read(stdout: &[u8]) -> Result<Value> {
+    let report: Value = serde_json::from_slice(stdout).context("its report is not JSON")?;
+    ensure!(report["lost"].is_number(), "what it printed is no report: {report}");
+    Ok(report)
 }
 
 /// A folder with enough real files: the project's own, and sources that cargo has fetched to build it. Removed at the end.
@@ -105,5 +124,51 @@ fn walk(folder: &Path, count: usize, found: &mut Vec<PathBuf>) {
         } else if is_text && path.metadata().is_ok_and(|m| (200..100_000).contains(&m.len())) {
             found.push(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn held(report: &Value) -> Vec<String> {
+        let lines = lines(&[run(), report.clone()], 300).unwrap();
+        lines.into_iter().filter(|line| line.held() == Some(false)).map(|line| line.claim).collect()
+    }
+
+    /// What a run reports that keeps the promise.
+    fn run() -> Value {
+        json!({
+            "documents": 300, "lost": 0, "stored_twice": 0, "billed_twice": 0, "dead": 0, "chunks": 2_000, "rescues": 3,
+            "retries": 40, "wall_s": 61.5
+        })
+    }
+
+    #[test]
+    fn a_run_that_lost_something_is_a_figure_and_no_error() {
+        assert_eq!(held(&run()), [""; 0]);
+        for (key, value, claim) in [
+            ("lost", 2, "lost"),
+            ("billed_twice", 1, "billed twice"),
+            ("dead", 290, "given up"),
+            ("chunks", 10, "chunks of each"),
+            ("rescues", 0, "rescues of each"),
+        ] {
+            let mut report = run();
+            report[key] = value.into();
+            assert_eq!(held(&report), [format!("demo with chaos, 2 runs: {claim}")]);
+        }
+        read(run().to_string().as_bytes()).unwrap();
+        read(br#"{"error": "no database"}"#).unwrap_err();
+    }
+
+    #[test]
+    fn a_figure_that_is_missing_is_an_error() {
+        let mut report = run();
+        report.as_object_mut().unwrap().remove("rescues");
+        let error = lines(&[run(), report], 300).unwrap_err().to_string();
+        assert!(error.contains("rescues"), "{error}");
     }
 }

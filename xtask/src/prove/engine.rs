@@ -7,9 +7,12 @@ use tenure_scenarios::scenario::{
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Measure, Size};
 
-use super::parts::{self, Part, is_chosen, on_own_server, part, wait_for};
+use super::parts::{self, More, Part, is_chosen, on_own_server, part, wait_for};
 use super::{Options, demo, table};
 use crate::setup;
+
+/// The demo with chaos, which is a program of its own.
+const DEMO: &str = "demo";
 
 fn parts() -> Vec<Part> {
     vec![
@@ -64,13 +67,12 @@ pub(super) fn behind_a_pooler(url: &str, size: Size) -> Vec<Measure> {
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.list {
         parts().iter().for_each(|part| println!("{}", part.name));
-        println!("demo");
+        println!("{DEMO}");
         return Ok(());
     }
-    let chosen: Vec<Part> = parts().into_iter().filter(|part| is_chosen(options, part.name, part.quick)).collect();
-    let lines = parts::run(options, &chosen, |url| match is_chosen(options, "demo", true) {
-        true => demo::with_chaos(url, options.quick),
-        false => Ok(Vec::new()),
-    })?;
+    let chosen = parts::choose(options, "engine", parts(), DEMO);
+    let demo = |url: &str| demo::with_chaos(url, options.quick);
+    let demo: Option<More<'_>> = is_chosen(options, DEMO, true).then_some((DEMO, &demo));
+    let lines = parts::run(options, &chosen, demo)?;
     table::print("engine", options.quick, options.json, &lines)
 }

@@ -13,6 +13,8 @@ use super::parts::{self, Part, is_chosen, on_own_server, part, wait_for};
 use super::{Options, model, table};
 use crate::{chaos, setup};
 
+/// Chaos, which has a server of its own.
+const CHAOS: &str = "chaos";
 /// The seeds of the chaos runs, and how many minutes each breaks things.
 const SEEDS: [u64; 3] = [11, 22, 33];
 const MINUTES: f64 = 10.0;
@@ -35,7 +37,6 @@ fn parts() -> Vec<Part> {
         on_own_server("logins", false, |_, size| wait_for(database::refused_logins(size))),
         part!("name", database::unresolvable_name, full_only),
         part!("rescue race", race::rescue_meets_ends, full_only),
-        part!("cancel race", race::cancel_meets_everything),
         part!("freeze", freeze::frozen_worker, full_only),
         part!("late writes", freeze::late_writes),
         part!("late reports", freeze::late_reports, full_only),
@@ -88,29 +89,30 @@ fn verbs_behind_a_pooler(url: &str, size: Size) -> Vec<Measure> {
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.list {
         parts().iter().for_each(|part| println!("{}", part.name));
-        println!("chaos");
+        println!("{CHAOS}");
         return Ok(());
     }
-    let chosen: Vec<Part> = parts().into_iter().filter(|part| is_chosen(options, part.name, part.quick)).collect();
+    let chosen = parts::choose(options, "failures", parts(), CHAOS);
     let mut lines = match chosen.is_empty() {
         true => Vec::new(),
-        false => parts::run(options, &chosen, |_| Ok(Vec::new()))?,
+        false => parts::run(options, &chosen, None)?,
     };
-    if is_chosen(options, "chaos", true) {
-        lines.extend(with_chaos(options.quick)?);
+    if is_chosen(options, CHAOS, true) {
+        lines.extend(with_chaos(options.quick));
     }
     table::print("failures", options.quick, options.json, &lines)
 }
 
 /// One run of chaos for each seed; a run that does not fit prints its history.
-fn with_chaos(quick: bool) -> Result<Vec<Measure>> {
+fn with_chaos(quick: bool) -> Vec<Measure> {
     let (seeds, minutes) = if quick { (&SEEDS[..1], MINUTES_QUICK) } else { (&SEEDS[..], MINUTES) };
-    let mut lines = Vec::new();
-    for seed in seeds {
-        let report = chaos::play(minutes, *seed)?;
-        chaos::print_faults(*seed, &report);
-        lines.push(Measure::new(format!("chaos, seed {seed}"), Bound::Shown, minutes, "min"));
+    let one = |seed: u64| {
+        let report = chaos::play(minutes, seed)?;
+        chaos::print_faults(seed, &report);
+        let mut lines = vec![Measure::new(format!("chaos, seed {seed}"), Bound::Shown, minutes, "min")];
         lines.extend(report.measures);
-    }
-    Ok(lines)
+        Ok(lines)
+    };
+    let guarded = |seed: u64| parts::guarded(&format!("chaos, seed {seed}"), || one(seed));
+    seeds.iter().flat_map(|seed| guarded(*seed).unwrap_or_else(|failed| vec![failed])).collect()
 }

@@ -5,11 +5,19 @@ use std::process::Command;
 use anyhow::Result;
 use tenure_dev::{Options as ServerOptions, Server};
 
-use super::Options;
+use super::{Options, parts};
 use crate::{child, say, setup};
+
+/// The comparison is one piece: it is the only part.
+const PART: &str = "layout";
 
 /// Starts a server, runs the comparison, stops the server.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.list {
+        println!("{PART}");
+        return Ok(());
+    }
+    parts::refuse_unknown(options, PART, &[PART]);
     let server = Server::start(ServerOptions {
         ephemeral: true,
         bin_dir: Some(setup::binaries()?.dir),

@@ -7,6 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
 use tenure_dev::{Options as ServerOptions, Server};
 use tenure_scenarios::{Bound, Measure, Size};
 
@@ -55,20 +57,59 @@ pub(super) fn wait_for<T>(play: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(play)
 }
 
-/// Runs the chosen parts on a durable server of their own. `more` adds its lines in front, on the same server.
-pub(super) fn run(
-    options: &Options,
-    chosen: &[Part],
-    more: impl FnOnce(&str) -> Result<Vec<Measure>>,
-) -> Result<Vec<Measure>> {
+/// What a topic has beside its parts, by name: given the URL of the server, its lines.
+pub(super) type More<'a> = (&'static str, &'a dyn Fn(&str) -> Result<Vec<Measure>>);
+
+/// Runs the chosen parts on a durable server of their own. `more` adds its lines in front, on the same server, under its name.
+/// What fails there, or in the end, is a line that does not hold: what was measured is printed all the same.
+pub(super) fn run(options: &Options, chosen: &[Part], more: Option<More<'_>>) -> Result<Vec<Measure>> {
     let server_options =
         ServerOptions { ephemeral: true, bin_dir: Some(setup::binaries()?.dir), say, ..ServerOptions::default() };
     let server = Server::start(server_options)?;
     say(&format!("PostgreSQL {}, durable, {} parts", server.version(), chosen.len()));
     let mut lines = play(chosen, server.url(), options.quick);
-    lines.splice(0..0, more(server.url())?);
-    server.stop()?;
+    if let Some((name, more)) = more {
+        let url = server.url();
+        lines.splice(0..0, guarded(name, || more(url)).unwrap_or_else(|failed| vec![failed]));
+    }
+    lines.extend(guarded("the server stops", || server.stop().map(|()| Vec::new())).err());
     Ok(lines)
+}
+
+/// The lines of something that may fail by an error or a panic, a deadline that passed or an invariant that is broken, for example:
+/// then the line that says so, which does not hold.
+pub(super) fn guarded(name: &str, play: impl FnOnce() -> Result<Vec<Measure>>) -> Result<Vec<Measure>, Measure> {
+    let why = match catch_unwind(AssertUnwindSafe(play)) {
+        Ok(Ok(lines)) => return Ok(lines),
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panicked").to_owned()
+        }
+    };
+    let why: String = why.chars().take(400).collect();
+    Err(Measure::new(format!("{name}: {why}"), Bound::Exactly(0.0), 1.0, "failed"))
+}
+
+/// The parts that the options ask for. A word of `--only` that names none of them, nor what else the topic has, ends the program
+/// with exit code 2: nothing would be proven.
+pub(super) fn choose(options: &Options, topic: &str, parts: Vec<Part>, more: &str) -> Vec<Part> {
+    let names: Vec<&str> = parts.iter().map(|part| part.name).chain([more]).collect();
+    refuse_unknown(options, topic, &names);
+    parts.into_iter().filter(|part| is_chosen(options, part.name, part.quick)).collect()
+}
+
+/// See [`choose`].
+pub(super) fn refuse_unknown(options: &Options, topic: &str, names: &[&str]) {
+    if let Some(word) = unknown(&options.only, names) {
+        let error =
+            format!("no part of `{topic}` holds the word {word:?}; `cargo xtask prove {topic} --list` names them");
+        Options::command().error(ErrorKind::InvalidValue, error).exit()
+    }
+}
+
+fn unknown<'a>(words: &'a [String], names: &[&str]) -> Option<&'a str> {
+    words.iter().map(String::as_str).find(|word| word.is_empty() || !names.iter().any(|name| name.contains(word)))
 }
 
 /// Whether the options ask for the part of this name.
@@ -89,9 +130,10 @@ fn play(parts: &[Part], url: &str, quick: bool) -> Vec<Measure> {
     let one = |(n, part): (usize, &Part)| {
         let start = Instant::now();
         // One that fails is a line that does not hold; the others go on.
-        let measures = catch_unwind(AssertUnwindSafe(|| (part.play)(url, size)));
-        clean.fetch_add(usize::from(measures.is_ok()), Ordering::SeqCst);
-        let measures = measures.unwrap_or_else(|panic| vec![failed(part.name, panic.as_ref())]);
+        let measures = guarded(part.name, || Ok((part.play)(url, size)));
+        let ran = measures.as_ref().is_ok_and(|lines| lines.iter().all(|line| line.bound != Bound::Run));
+        clean.fetch_add(usize::from(ran), Ordering::SeqCst);
+        let measures = measures.unwrap_or_else(|failed| vec![failed]);
         let all = done.fetch_add(1, Ordering::SeqCst) + 1;
         say(&format!("{all} of {}: {} ({:.0} s)", parts.len(), part.name, start.elapsed().as_secs_f64()));
         lines.lock().expect("lines").push((n, measures));
@@ -116,9 +158,30 @@ fn play(parts: &[Part], url: &str, quick: bool) -> Vec<Measure> {
     lines
 }
 
-/// The line of a part that panicked: a deadline that passed, or an invariant that is broken.
-fn failed(name: &str, panic: &(dyn std::any::Any + Send)) -> Measure {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    let text: String = text.unwrap_or("panicked").chars().take(400).collect();
-    Measure::new(format!("{name}: {text}"), Bound::Exactly(0.0), 1.0, "failed")
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn what_fails_is_a_line_that_does_not_hold() {
+        let check = |play: fn() -> Result<Vec<Measure>>| guarded("demo", play).unwrap_err();
+        for failed in [check(|| panic!("2 jobs have not ended")), check(|| bail!("2 jobs have not ended"))] {
+            assert_eq!((failed.claim.as_str(), failed.held()), ("demo: 2 jobs have not ended", Some(false)));
+        }
+        assert_eq!(guarded("demo", || Ok(Vec::new())).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_word_that_names_no_part_is_found() {
+        let check = |words: &[&str], expected| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(unknown(&words, &["kill", "kill all", "demo"]), expected);
+        };
+        check(&["kill", "demo"], None);
+        check(&["all"], None);
+        check(&["kill", "kil l"], Some("kil l"));
+        check(&[""], Some(""));
+    }
 }

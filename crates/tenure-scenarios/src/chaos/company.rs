@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tenure::testing::{Fault, Proxy, until_within};
 use tenure_dev::Server;
+use tokio::task::AbortHandle;
 
 use super::Chaos;
 use super::action::Action;
@@ -23,14 +24,15 @@ struct Worker {
     process: Option<WorkerProcess>,
     proxy: Proxy,
     busy_until: Instant,
-    /// When it is to be started again, or woken.
+    /// When it is to be started again, or its network is whole again.
     then: Option<(Instant, Then)>,
+    /// Wakes it when it is frozen, whatever is done to others meanwhile.
+    waking: Option<AbortHandle>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Start,
-    Wake,
     Heal,
 }
 
@@ -41,11 +43,26 @@ struct Counts {
     stops: usize,
     restarts: usize,
     crashes: usize,
+    /// Connections, by `pg_terminate_backend`.
     terminations: usize,
+    /// Times that all connections of a worker were cut; those at a point are counted by the network.
     cuts: usize,
     networks: usize,
     producers: usize,
 }
+
+/// What the accounts need to know of the workers: when each process registered, and when it was asked to stop.
+const TABLES: &str = "
+    create table ledger (job_id bigint primary key);
+    create table asked_to_stop (pid int not null, at timestamptz not null);
+    create table registered (pid int not null, at timestamptz not null default clock_timestamp());
+    create function note_registration() returns trigger language plpgsql as $$
+    begin
+      insert into public.registered (pid) values (new.pid);
+      return null;
+    end $$;
+    create trigger note_registration after insert on tenure.worker for each row execute function note_registration();
+";
 
 /// Everybody who takes part.
 pub(super) struct Company<'a> {
@@ -58,11 +75,13 @@ pub(super) struct Company<'a> {
     history: Vec<String>,
     /// Kills and ends that could not be written while the database was away.
     deaths: Vec<(i32, Instant)>,
+    /// When processes were asked to stop, likewise.
+    stops: Vec<(i32, Instant)>,
 }
 
 impl<'a> Company<'a> {
     pub(super) async fn start(stage: &'a Stage, chaos: &Chaos) -> Company<'a> {
-        stage.sql.batch_execute("create table ledger (job_id bigint primary key)").await.expect("a ledger");
+        stage.sql.batch_execute(TABLES).await.expect("the tables of the accounts");
         let folder = std::env::temp_dir().join(format!("tenure-chaos-{}-{}", std::process::id(), chaos.seed));
         std::fs::create_dir_all(&folder).expect("a folder for the records");
         let mut workers = Vec::new();
@@ -70,7 +89,7 @@ impl<'a> Company<'a> {
             let proxy = Proxy::start(stage.url()).await;
             let options = stage.worker(&format!("w{n}")).url(proxy.url()).lease(LEASE).concurrency(8);
             let process = Some(WorkerProcess::spawn(&options));
-            workers.push(Worker { options, process, proxy, busy_until: Instant::now(), then: None });
+            workers.push(Worker { options, process, proxy, busy_until: Instant::now(), then: None, waking: None });
         }
         let mut producers = Vec::new();
         for n in 0..chaos.producers {
@@ -82,54 +101,38 @@ impl<'a> Company<'a> {
             let process = options.spawn();
             producers.push((options, process, proxy));
         }
-        let (begin, counts) = (Instant::now(), Counts::default());
-        Company { stage, workers, producers, folder, begin, counts, history: Vec::new(), deaths: Vec::new() }
+        Company {
+            stage,
+            workers,
+            producers,
+            folder,
+            begin: Instant::now(),
+            counts: Counts::default(),
+            history: Vec::new(),
+            deaths: Vec::new(),
+            stops: Vec::new(),
+        }
     }
 
-    /// Does one thing, and what has become due.
+    /// Does one thing, and what has become due; nothing to a worker that something is being done to.
     pub(super) async fn play(&mut self, action: Action, server: &mut Server) {
         self.follow_up();
-        let now = Instant::now();
-        let target = match action {
-            Action::Kill(n, _)
-            | Action::Freeze(n, _)
-            | Action::Stop(n)
-            | Action::Terminate(n)
-            | Action::CutAll(n)
-            | Action::CutAt(n, _)
-            | Action::Network(n, _, _) => Some(n),
-            Action::KillProducer(_)
-            | Action::CutProducer(..)
-            | Action::Restart { .. }
-            | Action::CrashBackend
-            | Action::TerminateAll => None,
-        };
-        if target.is_some_and(|n| self.workers[n].busy_until > now || self.workers[n].process.is_none()) {
+        let busy = |n: usize| self.workers[n].busy_until > Instant::now() || self.workers[n].process.is_none();
+        if worker_of(action).is_some_and(busy) {
             return;
         }
         self.history.push(format!("{:7.2} s  {action:?}", self.begin.elapsed().as_secs_f64()));
         match action {
             Action::Kill(n, pause) => self.kill(n, pause),
-            Action::Freeze(n, time) => {
-                self.counts.freezes += 1;
-                self.process(n).stop();
-                self.later(n, time, Then::Wake);
-            }
+            Action::Freeze(n, time) => self.freeze(n, time),
             Action::Stop(n) => self.stop(n).await,
-            Action::KillProducer(n) => {
-                self.counts.producers += 1;
-                self.producers[n].1.kill();
-                // Another sequence of choices, and the same one for the same seed.
-                self.producers[n].0.seed = self.producers[n].0.seed.wrapping_add(7_919);
-                self.producers[n].1 = self.producers[n].0.spawn();
-            }
+            Action::KillProducer(n) => self.kill_producer(n),
             Action::Restart { immediate } => {
                 self.counts.restarts += 1;
                 tokio::task::block_in_place(|| server.restart(immediate).expect("the server restarts"));
             }
             Action::CrashBackend => self.crash_backend().await,
             Action::Terminate(n) => {
-                self.counts.terminations += 1;
                 let pid = self.process(n).pid();
                 let its = format!(
                     "pid in (select l.pid from tenure.worker w join pg_locks l on l.locktype = 'advisory' and l.objid = w.id::oid
@@ -137,28 +140,40 @@ impl<'a> Company<'a> {
                 );
                 self.terminate(&its).await;
             }
-            Action::TerminateAll => {
-                self.counts.terminations += 1;
-                self.terminate("true").await;
-            }
+            Action::TerminateAll => self.terminate("true").await,
             Action::CutAll(n) => {
                 self.counts.cuts += 1;
                 self.workers[n].proxy.cut_all();
             }
-            Action::CutAt(n, cut) => {
-                self.counts.cuts += 1;
-                self.workers[n].proxy.cut_at(cut);
-            }
-            Action::CutProducer(n, cut) => {
-                self.counts.cuts += 1;
-                self.producers[n].2.cut_at(cut);
-            }
+            Action::CutAt(n, cut) => self.workers[n].proxy.cut_at(cut),
+            Action::CutProducer(n, cut) => self.producers[n].2.cut_at(cut),
             Action::Network(n, fault, time) => {
                 self.counts.networks += 1;
                 self.workers[n].proxy.set(fault);
                 self.later(n, time, Then::Heal);
             }
         }
+    }
+
+    fn freeze(&mut self, n: usize, time: Duration) {
+        self.counts.freezes += 1;
+        self.process(n).stop();
+        let pid = self.process(n).pid();
+        let waking = tokio::spawn(async move {
+            tokio::time::sleep(time).await; // sleep: as long as it is frozen
+            // SAFETY: a plain system call; nothing ends a process that is frozen but what aborts this task first.
+            unsafe { libc::kill(pid, libc::SIGCONT) };
+        });
+        self.workers[n].waking = Some(waking.abort_handle());
+        self.workers[n].busy_until = Instant::now() + time;
+    }
+
+    fn kill_producer(&mut self, n: usize) {
+        self.counts.producers += 1;
+        self.producers[n].1.kill();
+        // Another sequence of choices, and the same one for the same seed.
+        self.producers[n].0.seed = self.producers[n].0.seed.wrapping_add(7_919);
+        self.producers[n].1 = self.producers[n].0.spawn();
     }
 
     fn kill(&mut self, n: usize, pause: Duration) {
@@ -172,6 +187,7 @@ impl<'a> Company<'a> {
     async fn stop(&mut self, n: usize) {
         self.counts.stops += 1;
         let mut process = self.workers[n].process.take().expect("it runs");
+        self.stops.push((process.pid(), Instant::now()));
         process.terminate();
         process.ended(STOP).await;
         self.deaths.push((process.pid(), Instant::now()));
@@ -200,7 +216,6 @@ impl<'a> Company<'a> {
                     worker.then = None;
                     match then {
                         Then::Start => worker.process = Some(WorkerProcess::spawn(&worker.options)),
-                        Then::Wake => worker.process.iter().for_each(WorkerProcess::wake),
                         Then::Heal => worker.proxy.set(Fault::None),
                     }
                 }
@@ -216,14 +231,15 @@ impl<'a> Company<'a> {
         Some(client)
     }
 
-    async fn terminate(&self, which: &str) {
+    async fn terminate(&mut self, which: &str) {
         let Some(sql) = self.look().await else { return };
         let terminate = format!(
             "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity
              where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend' and ({which})"
         );
         // The server may go down meanwhile.
-        let _ = sql.query(&terminate, &[]).await;
+        let ended = sql.query_one(&terminate, &[]).await.map_or(0, |row| row.get::<_, i64>(0));
+        self.counts.terminations += ended as usize;
     }
 
     async fn crash_backend(&mut self) {
@@ -243,6 +259,7 @@ impl<'a> Company<'a> {
         for worker in &mut self.workers {
             worker.proxy.disarm();
             worker.proxy.set(Fault::None);
+            worker.waking.iter().for_each(AbortHandle::abort);
             worker.process.iter().for_each(WorkerProcess::wake);
             worker.then = worker.then.map(|(_, then)| (Instant::now(), then));
         }
@@ -254,10 +271,11 @@ impl<'a> Company<'a> {
         })
         .await;
         let sql = session.expect("a session");
-        for (pid, at) in self.deaths.drain(..) {
-            let ago = at.elapsed().as_secs_f64();
-            let death = "insert into death (pid, died_at) values ($1, clock_timestamp() - $2 * interval '1 second')";
-            sql.execute(death, &[&pid, &ago]).await.expect("a death is noted");
+        for (table, times) in [("death", &mut self.deaths), ("asked_to_stop", &mut self.stops)] {
+            let note = format!("insert into {table} values ($1, clock_timestamp() - $2 * interval '1 second')");
+            for (pid, at) in times.drain(..) {
+                sql.execute(&note, &[&pid, &at.elapsed().as_secs_f64()]).await.expect("it is noted");
+            }
         }
         // A worker that could not start while the database was away is started again.
         self.follow_up();
@@ -283,27 +301,65 @@ impl<'a> Company<'a> {
         self.history.clone()
     }
 
+    /// Cuts of the network, those at a point that was come to included.
+    fn cuts(&self) -> usize {
+        let workers = self.workers.iter().map(|worker| worker.proxy.cuts());
+        let all: u64 = workers.chain(self.producers.iter().map(|(_, _, proxy)| proxy.cuts())).sum();
+        self.counts.cuts + all as usize
+    }
+
     pub(super) fn summary(&self) -> String {
         let c = self.counts;
         format!(
             "{} kills, {} freezes, {} stops, {} restarts, {} crashes, {} terminations, {} cuts, {} bad networks, {} producers killed",
-            c.kills, c.freezes, c.stops, c.restarts, c.crashes, c.terminations, c.cuts, c.networks, c.producers
+            c.kills,
+            c.freezes,
+            c.stops,
+            c.restarts,
+            c.crashes,
+            c.terminations,
+            self.cuts(),
+            c.networks,
+            c.producers
         )
     }
 
-    pub(super) fn measures(&self) -> Vec<Measure> {
+    /// What was done. Each of it at least once in a run of minutes; in a short one, anything.
+    pub(super) fn measures(&self, each: Bound) -> Vec<Measure> {
         let c = self.counts;
-        let shown = |what: &str, n: usize| Measure::new(format!("chaos: {what}"), Bound::Shown, n as f64, "");
-        vec![
-            shown("workers killed by kill -9", c.kills),
-            shown("workers frozen for 0.3 to 9 s, lease 4 s", c.freezes),
-            shown("workers stopped in order", c.stops),
-            shown("producers killed", c.producers),
-            shown("restarts of the database", c.restarts),
-            shown("backends killed", c.crashes),
-            shown("times that connections were terminated", c.terminations),
-            shown("cuts of the network", c.cuts),
-            shown("networks that stalled, lost, refused or delayed", c.networks),
-        ]
+        let done = [
+            ("workers killed by kill -9", c.kills),
+            ("workers frozen for 0.3 to 9 s, lease 4 s", c.freezes),
+            ("workers stopped in order", c.stops),
+            ("producers killed", c.producers),
+            ("restarts of the database", c.restarts),
+            ("backends killed", c.crashes),
+            ("connections terminated", c.terminations),
+            ("cuts of the network", self.cuts()),
+            ("networks that stalled, lost, refused or delayed", c.networks),
+        ];
+        let all = done.iter().map(|(_, n)| *n).sum::<usize>();
+        let line = |what: &str, bound, n: usize| Measure::new(format!("chaos: {what}"), bound, n as f64, "");
+        let mut lines: Vec<Measure> = done.into_iter().map(|(what, n)| line(what, each, n)).collect();
+        lines.push(line("faults in all", Bound::AtLeast(1.0), all));
+        lines
+    }
+}
+
+/// The worker to which this is done.
+fn worker_of(action: Action) -> Option<usize> {
+    match action {
+        Action::Kill(n, _)
+        | Action::Freeze(n, _)
+        | Action::Stop(n)
+        | Action::Terminate(n)
+        | Action::CutAll(n)
+        | Action::CutAt(n, _)
+        | Action::Network(n, _, _) => Some(n),
+        Action::KillProducer(_)
+        | Action::CutProducer(..)
+        | Action::Restart { .. }
+        | Action::CrashBackend
+        | Action::TerminateAll => None,
     }
 }

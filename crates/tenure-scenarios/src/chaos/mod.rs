@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tenure_dev::{Options, Server};
 
 use crate::Size;
-use crate::measure::Measure;
+use crate::measure::{Bound, Measure};
 use crate::stage::on_stage_of;
 use action::Script;
 use company::Company;
@@ -54,6 +54,15 @@ pub struct Report {
 /// The longest time in which everything that is left must end once nothing breaks any more.
 const REST: Duration = Duration::from_secs(180);
 
+/// From this time on, everything that chaos does is certain to come, many times over.
+const EACH_FROM: Duration = Duration::from_secs(300);
+
+/// What is counted of each kind of fault and of its traces: a run in which one never came says nothing of it. In a short run,
+/// chance leaves some of them out.
+fn each_at_least(time: Duration) -> Bound {
+    if time >= EACH_FROM { Bound::AtLeast(1.0) } else { Bound::Shown }
+}
+
 /// Plays chaos on a server of its own. `tell` hears of the progress.
 ///
 /// # Panics
@@ -82,11 +91,12 @@ pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
         let history = company.history();
         let printed = PrintOnPanic(chaos.seed, history.clone());
         let rest = verdict::until_all_ended(stage, REST).await;
-        let (mut measures, mut faults) = verdict::judge(stage, &company.told(), rest).await;
+        let each = each_at_least(chaos.time);
+        let (mut measures, mut faults) = verdict::judge(stage, &company.told(), rest, each).await;
         for broken in stage.db.broken_invariants().await {
             faults.push(format!("invariant {broken}"));
         }
-        measures.splice(0..0, company.measures());
+        measures.splice(0..0, company.measures(each));
         measures.push(Measure::count("chaos: broken invariants, and jobs that do not fit", 0, faults.len()));
         company.end().await;
         std::mem::forget(printed);

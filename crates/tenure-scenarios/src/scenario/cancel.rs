@@ -60,7 +60,7 @@ async fn start(stage: &Stage, starts: &Arc<Mutex<Vec<(i64, SystemTime)>>>) -> te
                     ("1", _) => {
                         let run = Duration::from_millis(fastrand::u64(..40));
                         tokio::select! {
-                            () = tokio::time::sleep(run) => Ok(None),
+                            () = tokio::time::sleep(run) => Ok(None), // the handler's work
                             _ = ctx.cancelled() => Err(Fail::cancelled()),
                         }
                     }
@@ -79,7 +79,7 @@ async fn cancel_some(client: &Client, answers: &Mutex<Answers>) {
     let payloads: Vec<u8> = (0..100).map(|_| fastrand::u8(..4)).collect();
     let ids = client.enqueue_many(kind, payloads, JobOptions::new()).await.expect("enqueued");
     let cancels = ids.into_iter().map(|id| async move {
-        tokio::time::sleep(AFTER_MAX.mul_f64(fastrand::f64())).await;
+        tokio::time::sleep(AFTER_MAX.mul_f64(fastrand::f64())).await; // the random moment
         let answer = client.cancel(id).await.expect("an answer");
         answers.lock().expect("answers").insert(id.into(), (answer, SystemTime::now()));
     });
@@ -90,7 +90,8 @@ async fn report(stage: &Stage, answers: &Answers, starts: &[(i64, SystemTime)]) 
     let ends = ends(stage).await;
     let claims = claims(stage).await;
     let of = |wanted: fn(&Cancelled) -> bool| answers.iter().filter(move |(_, (answer, _))| wanted(answer));
-    let disagree = answers.iter().filter(|(id, (answer, _))| !agrees(*answer, &ends[id])).count();
+    let disagree =
+        answers.iter().filter(|(id, (answer, _))| ends.get(id).is_none_or(|end| !agrees(*answer, end))).count();
     let after = |events: &[(i64, SystemTime)], wanted: fn(&Cancelled) -> bool| {
         events
             .iter()

@@ -2,11 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{Client, Enqueue, JobOptions, RawJson};
+use sqlx08::Connection as _;
+use sqlx09::Connection as _;
+use tenure::{Client, Enqueue, Executor, JobOptions, RawJson};
 
 use crate::{Act, Bound, Measure, Stage, WorkerProcess, size};
 
-/// CPU share, memory and statements of one idle worker, and the statements of very many.
+/// The transaction of the look at the counters, of which the second sees the first.
+const LOOK: f64 = 1.0;
+
+/// CPU share, memory and transactions of one idle worker, and the transactions of very many. A worker's statements are a
+/// transaction each while it is idle.
 pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
     let time = size::IDLE.at(stage.size);
     let one = stage.start(stage.worker("idle")).await;
@@ -17,7 +23,7 @@ pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
     let mut lines = vec![
         Measure::new("CPU share of an idle worker", Bound::AimBelow(1.0), 100.0 * cpu / took, "%"),
         Measure::new("resident memory of an idle worker", Bound::AimBelow(40.0), resident_mb(&one), "MB"),
-        Measure::new("statements a second of an idle worker", Bound::AimBelow(3.0), statements / took, "/s"),
+        Measure::new("transactions a second of an idle worker", Bound::AimBelow(3.0), statements / took, "/s"),
         // Far above the aim: what a worker that does not idle at all would pass.
         Measure::new("the same, in any case", Bound::AtMost(8.0), statements / took, "/s"),
     ];
@@ -35,7 +41,7 @@ pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
     let (_, statements, took) = watch(stage, &many[0], time).await;
     let limit = 1.5 * count as f64;
     lines.push(Measure::new(
-        format!("statements a second of {count} idle workers together"),
+        format!("transactions a second of {count} idle workers together"),
         Bound::AimBelow(limit),
         statements / took,
         "/s",
@@ -45,20 +51,21 @@ pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
 
 /// CPU seconds of the process, transactions of the database, and the seconds that passed.
 async fn watch(stage: &Stage, worker: &WorkerProcess, time: Duration) -> (f64, f64, f64) {
-    let count = "select (xact_commit + xact_rollback)::float8 from pg_stat_database where datname = current_database()";
-    // Sessions report their counts once a second.
+    // Sessions report their counts once a second. The server's own processes count as well: a few in a minute.
+    let count = "select xact_commit::float8 from pg_stat_database where datname = current_database()";
     let before: f64 = stage.one(count, &[]).await;
     let (cpu, start) = (cpu_seconds(worker), Instant::now());
     tokio::time::sleep(time).await; // what is measured
     let after: f64 = stage.one(count, &[]).await;
-    (cpu_seconds(worker) - cpu, after - before, start.elapsed().as_secs_f64())
+    (cpu_seconds(worker) - cpu, (after - before - LOOK).max(0.0), start.elapsed().as_secs_f64())
 }
 
-/// User and system time so far, from /proc.
+/// User and system time so far, from /proc; not a number where there is none.
 fn cpu_seconds(worker: &WorkerProcess) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", worker.pid())).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: f64 = after_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum();
+    let mut times = after_name.split_whitespace().skip(11).map(|ticks| ticks.parse().unwrap_or(f64::NAN));
+    let ticks = times.next().unwrap_or(f64::NAN) + times.next().unwrap_or(f64::NAN);
     // SAFETY: a plain system call.
     ticks / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64
 }
@@ -89,18 +96,41 @@ pub async fn bulk_enqueue(stage: &Stage) -> Vec<Measure> {
     ]
 }
 
-/// An enqueue whose transaction is rolled back leaves nothing.
+/// An enqueue whose transaction is rolled back leaves nothing: by each client library, and by plain SQL.
 pub async fn rolled_back(stage: &Stage) -> Vec<Measure> {
     let client: Client = stage.db.client().await;
-    let payload = RawJson::of(&1).expect("JSON");
+    let mut enqueued = 0;
     let mut sql = stage.db.sql().await;
+    let mut old = sqlx08::PgConnection::connect(stage.url()).await.expect("sqlx 0.8");
+    let mut new = sqlx09::PgConnection::connect(stage.url()).await.expect("sqlx 0.9");
     for _ in 0..3 {
         let mut tx = sql.transaction().await.expect("begin");
-        client.enqueue_in(&mut tx, Enqueue::raw("act", payload.clone())).await.expect("enqueued");
-        client.enqueue_many_in(&mut tx, "act", [1, 2], JobOptions::default()).await.expect("enqueued");
-        client.enqueue_copy_in(&mut tx, [Enqueue::raw("act", payload.clone())]).await.expect("enqueued");
+        enqueued += each_way(&client, &mut tx).await;
+        tx.rollback().await.expect("rollback");
+        let mut tx = old.begin().await.expect("begin");
+        enqueued += each_way(&client, &mut tx).await;
+        tx.rollback().await.expect("rollback");
+        let mut tx = new.begin().await.expect("begin");
+        enqueued += each_way(&client, &mut tx).await;
+        tx.rollback().await.expect("rollback");
+        let tx = sql.transaction().await.expect("begin");
+        enqueued += tx.query("select tenure.enqueue('act', '1')", &[]).await.expect("enqueued").len();
+        let many = "select tenure.enqueue_many('act', array['1', '2']::json[])";
+        enqueued += tx.query(many, &[]).await.expect("enqueued").len();
         tx.rollback().await.expect("rollback");
     }
     let left = "select (select count(*) from tenure.job) + (select count(*) from tenure.ready) + (select count(*) from tenure.later) + (select count(*) from tenure.inbox)";
-    vec![Measure::count("rows left by enqueues that were rolled back", 0, stage.count(left, &[]).await as usize)]
+    vec![
+        Measure::count("jobs rolled back, by three client libraries and SQL", 45, enqueued),
+        Measure::count("rows left by enqueues that were rolled back", 0, stage.count(left, &[]).await as usize),
+    ]
+}
+
+/// Each form of enqueue in this transaction; how many jobs.
+async fn each_way<E: Executor>(client: &Client, tx: &mut E) -> usize {
+    let payload = RawJson::of(&1).expect("JSON");
+    client.enqueue_in(tx, Enqueue::raw("act", payload.clone())).await.expect("enqueued");
+    let many = client.enqueue_many_in(tx, "act", [1, 2], JobOptions::default()).await.expect("enqueued");
+    let copied = client.enqueue_copy_in(tx, [Enqueue::raw("act", payload)]).await.expect("enqueued");
+    1 + many.len() + copied.len()
 }

@@ -6,7 +6,7 @@ use tenure::testing::until_within;
 use tenure_dev::{Options, Server, find_binaries};
 use tokio_postgres::NoTls;
 
-use super::outage::on_own_server;
+use super::outage::{CONNECTIONS, on_own_server};
 use super::sweep_worker;
 use crate::protocol::{Registration, sqlstate};
 use crate::stage::{on_stage_of, text};
@@ -113,6 +113,8 @@ async fn enqueue_for(stage: &Stage, samples: &mut f64) -> (f64, f64) {
     let begin = Instant::now();
     let one = async || {
         let mut sql = stage.db.sql().await;
+        // As programs have it, whatever the server's default is.
+        sql.batch_execute("set synchronous_commit = on").await.expect("set");
         let mut done = 0_u64;
         while begin.elapsed() < time {
             let tx = sql.transaction().await.expect("begin");
@@ -143,8 +145,8 @@ async fn enqueue_for(stage: &Stage, samples: &mut f64) -> (f64, f64) {
 pub async fn full_notification_queue(size: Size) -> Vec<Measure> {
     let found = find_binaries(Some(18)).or_else(|_| find_binaries(None)).expect("a PostgreSQL");
     if found.major < 17 {
-        eprintln!("DID NOT RUN: the room for notifications can be made small from PostgreSQL 17 on");
-        return Vec::new();
+        let why = "the room for notifications can be made small from PostgreSQL 17 on";
+        return vec![Measure::did_not_run("a full room for notifications", why)];
     }
     let settings = vec!["max_notify_queue_pages=64".to_owned()];
     let options = Options { ephemeral: true, durable: false, bin_dir: Some(found.dir), settings, ..Options::default() };
@@ -297,29 +299,33 @@ pub async fn unresolvable_name(stage: &Stage) -> Vec<Measure> {
     );
     let options = stage.worker("resolver").url(&url).with(|o| o.hosts = Some(hosts.clone()));
     if !crate::process::can_have_own_hosts() {
-        eprintln!("DID NOT RUN: a file of hosts of one's own needs the right to mount");
-        return Vec::new();
+        let why = "a file of hosts of one's own needs the right to mount";
+        return vec![Measure::did_not_run("a name that is not resolved", why)];
     }
     let worker = stage.start(options).await;
     stage.enqueue(&Act::Sleep { ms: 1 }).await;
     stage.completed(1, LIMIT).await;
+    stage.with_both_connections(&worker).await;
     write(false);
-    stage.terminate(&worker).await;
-    let gone =
-        "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'tenure%'";
-    until_within(LIMIT, "its connections are gone", async || stage.count(gone, &[]).await == 0).await;
+    let ended = stage.terminate(&worker).await;
+    until_within(LIMIT, "its connections are gone", async || stage.session_locks(&worker).await == 0).await;
     let id = stage.enqueue(&Act::Sleep { ms: 1 }).await;
     tokio::time::sleep(size::OUTAGE.at(stage.size).min(Duration::from_secs(10))).await; // the length of the outage
     let waited = usize::from(stage.status(id).await == "available");
+    let away = stage.session_locks(&worker).await == 0;
     write(true);
     let back = Instant::now();
     stage.completed(2, LIMIT).await;
     let took = back.elapsed().as_secs_f64();
     let _ = std::fs::remove_file(&hosts);
-    let said = usize::from(worker.log().contains("control connection"));
+    // The words of the resolver, which no other end of a connection has.
+    let said = usize::from(worker.log().contains("failed to lookup address"));
     worker.shut_down().await;
     vec![
-        Measure::count("a name that is not resolved: the job waits, and the worker says why", 2, waited + said),
+        Measure::count("a name that is not resolved: connections ended before", CONNECTIONS, ended as usize),
+        Measure::count("a name that is not resolved: the worker stays away", 1, usize::from(away)),
+        Measure::count("a name that is not resolved: the job waits", 1, waited),
+        Measure::count("a name that is not resolved: the worker says why", 1, said),
         Measure::new("from the name's return to the end of the job", Bound::AtMost(5.0), took, "s"),
     ]
 }
@@ -335,15 +341,16 @@ pub async fn refused_logins(size: Size) -> Vec<Measure> {
         let url = format!("postgres://app:app@127.0.0.1:{port}/{database}");
         let worker = stage.start(stage.worker("a").url(&url)).await;
         let mut slowest = 0.0_f64;
-        let (mut jobs, mut refusals) = (0, 0);
+        let (mut jobs, mut refusals, mut ended) = (0, 0, 0);
         for (refuse, allow, sqlstate) in [
             ("alter role app connection limit 0", "alter role app connection limit -1", "53300"),
             ("alter role app nologin", "alter role app login", "28000"),
         ] {
+            stage.with_both_connections(&worker).await;
             stage.sql.batch_execute(refuse).await.expect("refused");
             let error = tokio_postgres::connect(&url, NoTls).await.err().expect("no connection");
             refusals += usize::from(error.code().is_some_and(|code| code.code() == sqlstate));
-            stage.terminate(&worker).await;
+            ended += stage.terminate(&worker).await as usize;
             stage.enqueue_many(&Act::Sleep { ms: 1 }, 10).await;
             jobs += 10;
             tokio::time::sleep(size::OUTAGE.at(size).min(Duration::from_secs(20))).await; // the length of the outage
@@ -357,6 +364,7 @@ pub async fn refused_logins(size: Size) -> Vec<Measure> {
         worker.shut_down().await;
         vec![
             Measure::count("no connection left for the role, and no login: refusals as meant", 2, refusals),
+            Measure::count("no connection left, and no login: connections ended", 2 * CONNECTIONS, ended),
             Measure::new("from the first login to the end of all that waited", Bound::AtMost(5.0), slowest, "s"),
         ]
     })

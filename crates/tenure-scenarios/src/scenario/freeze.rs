@@ -44,8 +44,7 @@ pub async fn frozen_worker(stage: &Stage) -> Vec<Measure> {
     stage.completed(4, Duration::from_secs(30)).await;
     late.assert_runs();
     until_within(Duration::from_secs(10), "the late worker has said that it lost its lease", async || {
-        let log = late.log().to_lowercase();
-        log.contains("lost") || log.contains("gave") || log.contains("given")
+        late.log().contains("lease lost")
     })
     .await;
     let by_other = "select count(*) from tenure.outcome where state = 'c' and attempt = 2 and job_id = any($1)";

@@ -23,5 +23,6 @@ pub mod race;
 pub mod retention;
 pub mod snooze;
 pub mod sweep;
+mod sweep_verbs;
 pub mod sweep_worker;
 pub mod unknown;

@@ -174,7 +174,8 @@ pub async fn functions_behind_a_pooler(stage: &Stage) -> Vec<Measure> {
     let mut measures = Vec::new();
     for (prepared, what) in [(0, "no prepared statements"), (200, "prepared statements")] {
         if prepared > 0 && !follows_prepared_statements() {
-            eprintln!("DID NOT RUN: PgBouncer follows prepared statements from version 1.21 on");
+            let why = "PgBouncer follows them from version 1.21 on";
+            measures.push(Measure::did_not_run("behind a pooler with prepared statements", why));
             continue;
         }
         let bouncer = PgBouncer::start(stage.url(), prepared).await;

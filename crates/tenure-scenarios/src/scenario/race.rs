@@ -1,16 +1,10 @@
 //! Two who want to decide about one job at the same moment: there is one winner, and the loser is told.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use tenure::testing::until_within;
-use tenure::{Cancelled, Enqueue, Fail, KindOptions, RawJson, RetryPolicy, Worker};
+use std::time::Duration;
 
 use crate::protocol::{Hand, Leased, Registration};
 use crate::{Act, Bound, Measure, Stage, size};
 
-const LIMIT: Duration = Duration::from_secs(60);
 /// Jobs of the same worker that are truly stuck.
 const STUCK: usize = 20;
 
@@ -118,7 +112,7 @@ async fn rescue_then_end(stage: &Stage, slow: &Hand, job: &Leased, leaves: Leave
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
         let _ = tokio::time::timeout(Duration::from_millis(300), async {
             while stage.count(waits, &[]).await == 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await; // between two looks
             }
         })
         .await;
@@ -135,84 +129,4 @@ async fn end(slow: &Hand, job: &Leased, leaves: Leaves) -> bool {
         }
         Leaves::Cancelled => slow.fail(job, "cancelled", None).await.expect("answered") == "cancelled",
     }
-}
-
-/// What a cancelled job's starts and its cancellation look like.
-#[derive(Default)]
-struct Seen {
-    starts: Mutex<HashMap<i64, Vec<Instant>>>,
-}
-
-/// Jobs are cancelled while they are claimed, start, finish, fail and wait for a retry.
-pub async fn cancel_meets_everything(stage: &Stage) -> Vec<Measure> {
-    let client = stage.db.client().await;
-    let seen = Arc::new(Seen::default());
-    let record = seen.clone();
-    let options = KindOptions::new().retry(RetryPolicy::fixed(Duration::from_millis(5)));
-    let worker = Worker::builder(stage.url()).queue("default", 20).handle_raw("act", options, move |ctx, _| {
-        record.starts.lock().expect("starts").entry(ctx.job_id().get()).or_default().push(Instant::now());
-        async move {
-            let fails = ctx.attempt() == 1 && ctx.job_id().get() % 4 == 0;
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(fastrand::u64(0..8))) => {}
-                _ = ctx.cancelled() => return Err(Fail::cancelled()),
-            }
-            if fails { Err(Fail::retry("the first time")) } else { Ok(None) }
-        }
-    });
-    let mut running = worker.start().await.expect("a worker");
-    let mut answers: HashMap<i64, (Cancelled, Instant)> = HashMap::new();
-    let jobs = size::CANCELLED_JOBS.at(stage.size);
-    while answers.len() < jobs {
-        let mut batch = Vec::new();
-        for _ in 0..20 {
-            batch.push(client.enqueue(Enqueue::raw("act", RawJson::null())).await.expect("enqueued"));
-        }
-        let cancels = batch.into_iter().map(|id| {
-            let client = &client;
-            async move {
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..40))).await; // the random offset
-                (id.get(), client.cancel(id).await.expect("an answer"), Instant::now())
-            }
-        });
-        for (id, answer, at) in futures_util::future::join_all(cancels).await {
-            answers.insert(id, (answer, at));
-        }
-    }
-    let left = "select (select count(*) from tenure.job) - (select count(*) from tenure.outcome) - (select count(*) from tenure.dead_letter)
-        + (select count(*) from tenure.cancel_request)";
-    until_within(LIMIT, "every job has ended and no request is left", async || {
-        let left = stage.count(left, &[]).await;
-        if left == 0 { Ok(()) } else { Err(format!("{left}")) }
-    })
-    .await;
-    running.shutdown();
-    running.join().await;
-    let (mut wrong, mut requested_and_completed, mut counts) = (0, 0, HashMap::<&str, usize>::new());
-    let mut run_after = 0;
-    let starts = seen.starts.lock().expect("starts").clone();
-    for (id, (answer, at)) in &answers {
-        let end = stage.status(*id).await;
-        *counts.entry(answer.as_str()).or_default() += 1;
-        let fits = match answer {
-            Cancelled::Now | Cancelled::WasCancelled => end == "cancelled",
-            Cancelled::Requested => end == "cancelled" || end == "completed",
-            Cancelled::WasCompleted => end == "completed",
-            Cancelled::WasDead => end == "dead",
-        };
-        wrong += usize::from(!fits);
-        requested_and_completed += usize::from(*answer == Cancelled::Requested && end == "completed");
-        let started_after = starts.get(id).is_some_and(|starts| starts.iter().any(|start| start > at));
-        run_after += usize::from(*answer == Cancelled::Now && started_after);
-    }
-    let count = |what: &str| counts.get(what).copied().unwrap_or_default();
-    vec![
-        Measure::new("jobs cancelled at a random moment", Bound::AtLeast(jobs as f64), answers.len() as f64, ""),
-        Measure::new("of these, cancelled while they waited", Bound::AtLeast(1.0), count("cancelled") as f64, ""),
-        Measure::new("of these, requested while they ran", Bound::AtLeast(1.0), count("requested") as f64, ""),
-        Measure::new("of these, completed before", Bound::AtLeast(1.0), count("completed") as f64, ""),
-        Measure::count("cancelled jobs whose end is not what the answer said", 0, wrong),
-        Measure::count("jobs that started after they had been cancelled", 0, run_after),
-        Measure::new("requests that came after the handler's end", Bound::Shown, requested_and_completed as f64, ""),
-    ]
 }

@@ -8,6 +8,7 @@ use tenure::testing::{Cut, Proxy, until, until_within};
 use tokio_postgres::NoTls;
 
 use crate::protocol::{Answer, Hand, Leased, Registration};
+use crate::stage::text;
 use crate::{Act, Bound, Measure, Stage, size};
 
 /// Jobs of one flush.
@@ -16,6 +17,8 @@ const FLUSH: usize = 8;
 const GIVEN_UP: u32 = 5;
 /// Messages of one flush, each way; cuts beyond its end are not counted.
 const MESSAGES: u64 = 9;
+/// Flushes for each that is committed and unanswered, at most: the cut comes as often before the commit, or after the answer.
+const ROUNDS: usize = 20;
 
 /// What became of a job, as the repeated flush is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,12 +37,13 @@ enum Verb {
 /// Flushes of completions and of failures, cut at random, so often.
 pub async fn unknown_commits(stage: &Stage) -> Vec<Measure> {
     let proxy = Proxy::start(stage.url()).await;
-    let cuts = size::UNKNOWN_COMMITS.at(stage.size) as u64;
+    let commits = size::UNKNOWN_COMMITS.at(stage.size);
     let mut hand = register(&proxy).await;
     let mut told: HashMap<Told, usize> = HashMap::new();
     let mut wrong = Vec::new();
-    let mut jobs_asked = 0;
-    while proxy.cuts() < cuts {
+    let (mut jobs_asked, mut unknown, mut unanswered, mut rounds) = (0, 0, 0, 0);
+    while unknown < commits && rounds < commits * ROUNDS {
+        rounds += 1;
         stage.enqueue_many(&Act::Sleep { ms: 0 }, FLUSH).await;
         // A cut may also have met the last words of the round before.
         assert!(hand.move_to(session(&proxy).await).await.expect("attached"), "the worker is known");
@@ -56,11 +60,14 @@ pub async fn unknown_commits(stage: &Stage) -> Vec<Measure> {
             continue;
         }
         let done = done(stage, &jobs).await;
+        unanswered += usize::from(answer.is_err());
+        // Committed, and nobody was told.
+        unknown += usize::from(answer.is_err() && done.values().all(|done| *done));
         let given_up = fastrand::u32(..GIVEN_UP) == 0;
         if given_up {
             give_up(stage, hand.worker).await;
         }
-        let answers = ask_again(&proxy, &mut hand, verb, &jobs, cuts).await;
+        let answers = ask_again(&proxy, &mut hand, verb, &jobs).await;
         jobs_asked += jobs.len();
         for (job, answer) in jobs.iter().zip(&answers) {
             let right = match (done[&job.job], given_up) {
@@ -86,7 +93,8 @@ pub async fn unknown_commits(stage: &Stage) -> Vec<Measure> {
     let enough =
         |what: &str, n: usize| Measure::new(format!("flush unknown: {what}"), Bound::AtLeast(1.0), n as f64, "");
     vec![
-        Measure::new("flushes cut before their answer", Bound::AtLeast(cuts as f64), proxy.cuts() as f64, ""),
+        Measure::new("flushes cut before their answer", Bound::Shown, unanswered as f64, ""),
+        Measure::new("of these, committed", Bound::AtLeast(commits as f64), unknown as f64, ""),
         Measure::new("flush unknown: jobs asked for again", Bound::Shown, jobs_asked as f64, ""),
         enough("of these, told that the lost flush had done it", count(Told::DoneBefore)),
         enough("done by the second", count(Told::DoneNow)),
@@ -146,11 +154,11 @@ async fn give_up(stage: &Stage, worker: i64) {
 }
 
 /// Until there is an answer; the repetition is cut now and then, too.
-async fn ask_again(proxy: &Proxy, hand: &mut Hand, verb: Verb, jobs: &[Leased], cuts: u64) -> Vec<Told> {
+async fn ask_again(proxy: &Proxy, hand: &mut Hand, verb: Verb, jobs: &[Leased]) -> Vec<Told> {
     loop {
         // Whether the database still knows the worker is what the flush will tell.
         hand.move_to(session(proxy).await).await.expect("asked");
-        if proxy.cuts() < cuts && fastrand::u8(..4) == 0 {
+        if fastrand::u8(..4) == 0 {
             proxy.cut_at(any_cut());
         }
         let answer = flush(hand, verb, jobs).await;
@@ -163,13 +171,12 @@ async fn ask_again(proxy: &Proxy, hand: &mut Hand, verb: Verb, jobs: &[Leased], 
 
 /// Which of these jobs this lease has ended.
 async fn done(stage: &Stage, jobs: &[Leased]) -> HashMap<i64, bool> {
-    let mut done = HashMap::new();
-    for job in jobs {
-        let ended = "select exists (select from tenure.outcome o where o.job_id = $1 and o.lease_id = $2)
-            or exists (select from tenure.dead_letter d where d.job_id = $1 and d.lease_id = $2)";
-        done.insert(job.job, stage.one(ended, &[&job.job, &job.lease]).await);
-    }
-    done
+    let ended = "select l.job, exists (select from tenure.outcome o where o.job_id = l.job and o.lease_id = l.lease)
+            or exists (select from tenure.dead_letter d where d.job_id = l.job and d.lease_id = l.lease)
+        from unnest($1::bigint[], $2::bigint[]) l(job, lease)";
+    let (ids, leases): (Vec<i64>, Vec<i64>) = jobs.iter().map(|job| (job.job, job.lease)).unzip();
+    let rows = stage.sql.query(ended, &[&ids, &leases]).await.unwrap_or_else(|e| panic!("{ended}: {}", text(&e)));
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
 /// What was given away by then is done.

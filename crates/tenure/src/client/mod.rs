@@ -12,6 +12,7 @@ pub(crate) mod pause;
 mod pool;
 pub(crate) mod queues;
 pub(crate) mod retention;
+pub mod verbs;
 pub(crate) mod wait;
 
 use std::sync::Arc;

@@ -35,11 +35,6 @@ async fn a_rescue_that_meets_the_end_of_a_job_changes_nothing_and_takes_the_stuc
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancel_at_any_moment_has_one_winner_and_a_true_answer() {
-    check(race::cancel_meets_everything).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_jobs_of_a_killed_worker_run_although_its_row_is_gone() {
     check(kill::killed_and_unregistered).await;
 }

@@ -1,0 +1,396 @@
+//! What the sweep needs of every verb of a client: something to work on, the call, and what it leaves. A verb that is new in the
+//! library's table does not compile here until it has all three.
+
+use std::time::Duration;
+
+use tenure::lifecycle::State;
+use tenure::verbs::{Effect, Verb};
+use tenure::{
+    CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions, RawJson,
+    RequeuePace,
+};
+use tokio_postgres::types::Type;
+use tokio_postgres::{NoTls, Transaction};
+
+use super::retention::ended;
+use crate::protocol::{Hand, Leased, Registration};
+use crate::{Act, Stage, size};
+
+/// Jobs of one bulk call; each is a message of the answer.
+const MANY: usize = 12;
+/// The kind of all jobs here.
+const KIND: &str = "act";
+/// Days after which the finished jobs of the past are not kept any more.
+const PAST_DAYS: i32 = 8;
+/// How long what waits, waits: in vain.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A verb, and the state of the job that it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) verb: Verb,
+    /// The job runs; only a cancel makes a difference there.
+    running: bool,
+}
+
+impl Case {
+    pub(super) fn all() -> Vec<Case> {
+        let each = Verb::ALL.iter().map(|verb| Case { verb: *verb, running: false });
+        each.chain([Case { verb: Verb::Cancel, running: true }]).collect()
+    }
+}
+
+/// What a verb works on, made anew for every cut.
+pub(super) struct Scene {
+    queue: String,
+    pub(super) schema: String,
+    /// One job of that queue, in the state that the verb wants.
+    job: i64,
+    /// Dead letters of that queue, more than one transaction takes where the verb works in steps.
+    dead: usize,
+    /// Keeps a running job's worker alive.
+    hand: Option<Hand>,
+}
+
+/// The table of the program that enqueues.
+pub(super) async fn make_own(stage: &Stage) {
+    stage.execute("create table if not exists own (queue text not null)", &[]).await;
+}
+
+pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
+    let queue = format!("q{:x}", fastrand::u64(..));
+    let schema = if case.verb == Verb::Migrate { format!("s{:x}", fastrand::u64(..)) } else { "tenure".to_owned() };
+    let mut scene = Scene { queue, schema, job: 0, dead: 0, hand: None };
+    let act = Act::Sleep { ms: 0 };
+    match case.verb {
+        Verb::Migrate
+        | Verb::Enqueue
+        | Verb::EnqueueMany
+        | Verb::EnqueueCopy
+        | Verb::TryEnqueueCopy
+        | Verb::EnqueueIn
+        | Verb::EnqueueManyIn
+        | Verb::EnqueueCopyIn
+        | Verb::Workers
+        | Verb::Server
+        | Verb::Pause
+        | Verb::PauseKind
+        | Verb::Drained
+        | Verb::SetKeep
+        | Verb::KeepDefaults => {}
+        Verb::Cancel if case.running => scene.hand = Some(scene.run_one(stage).await.0),
+        Verb::Get
+        | Verb::List
+        | Verb::Cancel
+        | Verb::CountUnfinished
+        | Verb::WaitsFor
+        | Verb::UnhandledKinds
+        | Verb::Queues => scene.job = stage.enqueue_to(&scene.queue, &act, 3).await[1],
+        Verb::Resume => {
+            stage.count("select tenure.pause($1)::int::bigint", &[&scene.queue]).await;
+        }
+        Verb::ResumeKind | Verb::PausedKinds => {
+            stage.count("select tenure.pause_kind($1, $2)::int::bigint", &[&KIND, &scene.queue]).await;
+        }
+        Verb::DrainWorker | Verb::WorkerDrained => scene.hand = Some(hand(stage, &scene.queue).await),
+        Verb::AttemptErrors => {
+            let (hand, job) = scene.run_one(stage).await;
+            hand.fail(&job, "retry", Some(0)).await.expect("failed");
+        }
+        Verb::Wait => {
+            let (hand, job) = scene.run_one(stage).await;
+            hand.complete(&[job]).await.expect("completed");
+        }
+        Verb::CancelMany => {
+            // One that waits for its retry, one that runs, one that is ready.
+            stage.enqueue_to(&scene.queue, &act, 3).await;
+            let mut hand = hand(stage, &scene.queue).await;
+            let (jobs, _) = hand.claim(2).await.expect("claimed");
+            hand.fail(&jobs[0], "retry", Some(3_600_000)).await.expect("failed");
+            scene.hand = Some(hand);
+        }
+        Verb::Requeue
+        | Verb::DeadLetters
+        | Verb::DeadLetter
+        | Verb::DeadGroups
+        | Verb::CountDead
+        | Verb::LineOf
+        | Verb::Discard => scene.bury(stage, 3).await,
+        Verb::RequeueDead | Verb::DiscardDead => scene.bury(stage, size::SWEEP_DEAD.at(stage.size)).await,
+        Verb::Prune | Verb::PrunePreview => ended(stage, size::SWEEP_PAST.at(stage.size), PAST_DAYS).await,
+    }
+    scene
+}
+
+impl Scene {
+    /// A job that runs, and who runs it.
+    async fn run_one(&mut self, stage: &Stage) -> (Hand, Leased) {
+        self.job = stage.enqueue_to(&self.queue, &Act::Sleep { ms: 0 }, 1).await[0];
+        let mut hand = hand(stage, &self.queue).await;
+        let (mut jobs, _) = hand.claim(1).await.expect("claimed");
+        (hand, jobs.remove(0))
+    }
+
+    /// Dead letters, one of which is the job.
+    async fn bury(&mut self, stage: &Stage, count: usize) {
+        self.dead = count;
+        self.job = stage.enqueue_to(&self.queue, &Act::Sleep { ms: 0 }, count).await[1];
+        let mut hand = hand(stage, &self.queue).await;
+        let mut left = count;
+        while left > 0 {
+            let (jobs, _) = hand.claim(left as i32).await.expect("claimed");
+            for job in &jobs {
+                hand.fail(job, "permanent", None).await.expect("dead");
+            }
+            left -= jobs.len();
+        }
+    }
+}
+
+async fn hand(stage: &Stage, queue: &str) -> Hand {
+    stage.hand(&Registration { queues: vec![queue.to_owned()], ..Registration::default() }).await
+}
+
+pub(super) async fn clear(stage: &Stage, case: Case, scene: &Scene) {
+    if case.verb == Verb::Migrate {
+        stage.sql.batch_execute(&format!("drop schema if exists {} cascade", scene.schema)).await.expect("dropped");
+    }
+}
+
+/// What a verb that changes something has left, as a text; nothing for one that only looks.
+pub(super) async fn seen(stage: &Stage, case: Case, scene: &Scene) -> String {
+    if case.verb.effect() == Effect::None {
+        return String::new();
+    }
+    let columns = columns(case);
+    let query = format!(
+        "with p as (select $1::text as queue, $2::text as schema, $3::bigint as job, $4::bigint as worker)
+         select concat_ws(' ', {columns}) from p"
+    );
+    let worker = scene.hand.as_ref().map(|hand| hand.worker);
+    stage.one::<String>(&query, &[&scene.queue, &scene.schema, &scene.job, &worker]).await
+}
+
+fn columns(case: Case) -> &'static str {
+    match case.verb {
+        Verb::Migrate => {
+            "(select count(*) from pg_namespace where nspname = p.schema),
+             (select count(*) from pg_class where relnamespace = to_regnamespace(p.schema)),
+             (select count(*) from pg_proc where pronamespace = to_regnamespace(p.schema))"
+        }
+        Verb::Enqueue
+        | Verb::EnqueueMany
+        | Verb::EnqueueCopy
+        | Verb::TryEnqueueCopy
+        | Verb::EnqueueIn
+        | Verb::EnqueueManyIn
+        | Verb::EnqueueCopyIn => {
+            "(select count(*) from tenure.job where queue = p.queue),
+             (select coalesce(sum(bit_count(mask)), 0) from tenure.ready where queue = p.queue),
+             (select count(*) from tenure.inbox), (select count(*) from own where queue = p.queue)"
+        }
+        Verb::Cancel if case.running => "(select count(*) from tenure.cancel_request where job_id = p.job)",
+        Verb::Cancel => {
+            "(select status from tenure.jobs where id = p.job), (select count(*) from tenure.outcome where job_id = p.job)"
+        }
+        Verb::CancelMany => {
+            "(select count(*) from tenure.job j join tenure.outcome o on o.job_id = j.id where j.queue = p.queue and o.state = 'x'),
+             (select count(*) from tenure.job j join tenure.cancel_request c on c.job_id = j.id where j.queue = p.queue)"
+        }
+        Verb::Requeue | Verb::RequeueDead => {
+            "(select count(*) from tenure.job where queue = p.queue and replaces_id is not null),
+             (select count(*) from tenure.replacement r join tenure.dead_letter d using (job_id) where d.queue = p.queue),
+             (select coalesce(sum(bit_count(mask)), 0) from tenure.ready where queue = p.queue)"
+        }
+        Verb::Discard | Verb::DiscardDead => {
+            "(select count(*) from tenure.dead_letter where queue = p.queue), (select count(*) from tenure.job where queue = p.queue)"
+        }
+        Verb::Pause | Verb::Resume => {
+            "(select count(*) from tenure.queue where name = p.queue and paused_at is not null)"
+        }
+        Verb::PauseKind | Verb::ResumeKind => "(select count(*) from tenure.kind_pause where queue = p.queue)",
+        Verb::DrainWorker => "(select count(*) from tenure.worker where id = p.worker and drained_at is not null)",
+        Verb::SetKeep => "(select keep_dead_ms from tenure.queue where name = p.queue)",
+        // A job and its outcome go together.
+        Verb::Prune => {
+            "(select count(*) from tenure.job where queue = 'default'),
+             (select count(*) from tenure.outcome o where not exists (select from tenure.job j where j.id = o.job_id))"
+        }
+        Verb::Get
+        | Verb::List
+        | Verb::AttemptErrors
+        | Verb::WaitsFor
+        | Verb::Wait
+        | Verb::CountUnfinished
+        | Verb::DeadLetters
+        | Verb::DeadGroups
+        | Verb::CountDead
+        | Verb::LineOf
+        | Verb::DeadLetter
+        | Verb::Queues
+        | Verb::PausedKinds
+        | Verb::Drained
+        | Verb::KeepDefaults
+        | Verb::PrunePreview
+        | Verb::UnhandledKinds
+        | Verb::Workers
+        | Verb::WorkerDrained
+        | Verb::Server => "",
+    }
+}
+
+/// Is that what a complete call leaves?
+pub(super) fn is_done(case: Case, scene: &Scene, seen: &str) -> bool {
+    let dead = scene.dead;
+    match case.verb {
+        // It is one transaction: with a few of the functions all of it is there.
+        Verb::Migrate => seen.starts_with("1 ") && !seen.ends_with(" 0"),
+        Verb::Enqueue => seen == "1 1 0 0",
+        Verb::EnqueueMany | Verb::EnqueueCopy | Verb::TryEnqueueCopy => seen == format!("{MANY} {MANY} 0 0"),
+        Verb::EnqueueIn => seen == "1 1 0 1",
+        Verb::EnqueueManyIn | Verb::EnqueueCopyIn => seen == format!("{MANY} {MANY} 0 1"),
+        Verb::Cancel if case.running => seen == "1",
+        Verb::Cancel => seen == "cancelled 1",
+        Verb::CancelMany => seen == "2 1",
+        Verb::Requeue => seen == "1 1 1",
+        Verb::RequeueDead => seen == format!("{dead} {dead} {dead}"),
+        Verb::Discard => seen == format!("{0} {0}", dead - 1),
+        Verb::DiscardDead | Verb::Prune => seen == "0 0",
+        Verb::Pause | Verb::PauseKind | Verb::DrainWorker => seen == "1",
+        Verb::Resume | Verb::ResumeKind => seen == "0",
+        Verb::SetKeep => seen == PATIENCE.as_millis().to_string(),
+        Verb::Get
+        | Verb::List
+        | Verb::AttemptErrors
+        | Verb::WaitsFor
+        | Verb::Wait
+        | Verb::CountUnfinished
+        | Verb::DeadLetters
+        | Verb::DeadGroups
+        | Verb::CountDead
+        | Verb::LineOf
+        | Verb::DeadLetter
+        | Verb::Queues
+        | Verb::PausedKinds
+        | Verb::Drained
+        | Verb::KeepDefaults
+        | Verb::PrunePreview
+        | Verb::UnhandledKinds
+        | Verb::Workers
+        | Verb::WorkerDrained
+        | Verb::Server => true,
+    }
+}
+
+fn job(scene: &Scene) -> Enqueue {
+    Enqueue::raw(KIND, RawJson::null()).queue(&scene.queue)
+}
+
+fn jobs(scene: &Scene) -> impl Iterator<Item = Enqueue> + Send + 'static {
+    let job = job(scene);
+    (0..MANY).map(move |_| job.clone())
+}
+
+/// One call, with the connection that it needs; its answer is looked at, too.
+pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) -> Result<(), Error> {
+    let (id, queue) = (JobId::from(scene.job), scene.queue.as_str());
+    let (dead, all) = (DeadFilter::new().queue(queue), CancelFilter::new().queue(queue));
+    let options = || JobOptions::new().queue(queue);
+    let worker = scene.hand.as_ref().map_or(0, |hand| hand.worker);
+    match case.verb {
+        Verb::Migrate => client.migrate(MigrateOptions::default()).await.map(drop),
+        Verb::Enqueue => client.enqueue(job(scene)).await.map(drop),
+        Verb::EnqueueMany => client.enqueue_many(KIND, 0..MANY, options()).await.map(|ids| assert_eq!(ids.len(), MANY)),
+        Verb::EnqueueCopy => client.enqueue_copy(jobs(scene)).await.map(|ids| assert_eq!(ids.len(), MANY)),
+        Verb::TryEnqueueCopy => {
+            client.try_enqueue_copy(jobs(scene).map(Ok)).await.map(|ids| assert_eq!(ids.len(), MANY))
+        }
+        Verb::EnqueueIn => {
+            with_a_row_of_its_own(url, scene, async |tx| client.enqueue_in(tx, job(scene)).await.map(drop)).await
+        }
+        Verb::EnqueueManyIn => {
+            let many = async |tx: &mut Transaction<'_>| client.enqueue_many_in(tx, KIND, 0..MANY, options()).await;
+            with_a_row_of_its_own(url, scene, async |tx| many(tx).await.map(drop)).await
+        }
+        Verb::EnqueueCopyIn => {
+            with_a_row_of_its_own(url, scene, async |tx| client.enqueue_copy_in(tx, jobs(scene)).await.map(drop)).await
+        }
+        Verb::Get => client.get(id).await.map(|job| assert_eq!(job.expect("it is there").id, id)),
+        Verb::List => {
+            let filter = JobFilter { queue: Some(scene.queue.clone()), ..JobFilter::default() };
+            client.list(&filter).await.map(|jobs| assert_eq!(jobs.len(), 3))
+        }
+        Verb::AttemptErrors => client.attempt_errors(id).await.map(|errors| assert_eq!(errors.len(), 1)),
+        Verb::WaitsFor => client.waits_for(id).await.map(|reason| assert_eq!(reason.expect("one").reason, "no_worker")),
+        Verb::Wait => {
+            let ended = client.wait(id, PATIENCE).await;
+            ended.map(|ended| assert!(matches!(ended, Ended::Completed { .. }), "{ended:?}"))
+        }
+        Verb::Cancel => client.cancel(id).await.map(drop),
+        Verb::CountUnfinished => client.count_unfinished(&all).await.map(|c| assert_eq!(c, [(State::Available, 3)])),
+        Verb::CancelMany => client.cancel_many(&all, |_| ()).await.map(drop),
+        Verb::Requeue => client.requeue(id, None).await.map(drop),
+        Verb::DeadLetters => client.dead_letters(&dead, None, None).await.map(|dead| assert_eq!(dead.len(), 3)),
+        Verb::DeadGroups => client.dead_groups(&dead, None).await.map(|groups| assert_eq!(groups[0].count, 3)),
+        Verb::CountDead => client.count_dead(&dead).await.map(|count| assert_eq!(count, 3)),
+        Verb::LineOf => client.line_of(id).await.map(|line| assert_eq!(line[0].status, Some(State::Dead))),
+        Verb::DeadLetter => client.dead_letter(id).await.map(|dead| assert!(dead.is_some())),
+        Verb::RequeueDead => client.requeue_dead(&dead, RequeuePace::AtOnce, |_| ()).await.map(drop),
+        Verb::Discard => client.discard(id).await.map(drop),
+        Verb::DiscardDead => client.discard_dead(&dead, |_| ()).await.map(drop),
+        Verb::Queues => client.queues().await.map(|queues| assert!(queues.iter().any(|q| q.queue == queue))),
+        Verb::Pause => client.pause(queue, None, Some("swept")).await.map(drop),
+        Verb::Resume => client.resume(queue).await.map(drop),
+        Verb::PauseKind => client.pause_kind(KIND, Some(queue), None, Some("swept")).await.map(drop),
+        Verb::ResumeKind => client.resume_kind(KIND, Some(queue)).await.map(drop),
+        Verb::PausedKinds => {
+            let kinds = client.paused_kinds().await;
+            kinds.map(|kinds| assert!(kinds.iter().any(|kind| kind.queue.as_deref() == Some(queue))))
+        }
+        Verb::Drained => client.drained(queue, Some(PATIENCE)).await.map(|running| assert_eq!(running, 0)),
+        Verb::SetKeep => client.set_keep(Some(queue), State::Dead, Some(PATIENCE)).await,
+        Verb::KeepDefaults => client.keep_defaults().await.map(|keep| assert!(keep.completed > PATIENCE)),
+        Verb::Prune => client.prune(|_| ()).await.map(drop),
+        Verb::PrunePreview => {
+            let due = client.prune_preview().await;
+            due.map(|due| assert!(due.iter().any(|due| due.queue == "default" && due.outcome == State::Completed)))
+        }
+        Verb::UnhandledKinds => {
+            client.unhandled_kinds().await.map(|kinds| assert!(kinds.iter().any(|kind| kind.queue == queue)))
+        }
+        Verb::Workers => client.workers().await.map(drop),
+        Verb::DrainWorker => client.drain_worker(worker, true).await.map(|found| assert!(found)),
+        Verb::WorkerDrained => client.worker_drained(worker, Some(PATIENCE)).await.map(|left| assert_eq!(left, 0)),
+        Verb::Server => client.server().await.map(drop),
+    }
+}
+
+/// Enqueues in a transaction of the caller's own, with a row of its own.
+async fn with_a_row_of_its_own(
+    url: &str,
+    scene: &Scene,
+    enqueue: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let unreachable = |e: tokio_postgres::Error| {
+        // What the caller's own statements say is not ours to judge.
+        assert!(e.as_db_error().is_none(), "{e}");
+        None
+    };
+    let own = async {
+        let (mut sql, connection) = tokio_postgres::connect(url, NoTls).await.map_err(unreachable)?;
+        tokio::spawn(connection);
+        let mut tx = sql.transaction().await.map_err(unreachable)?;
+        tx.query_typed("insert into own values ($1)", &[(&scene.queue, Type::TEXT)]).await.map_err(unreachable)?;
+        enqueue(&mut tx).await.map_err(Some)?;
+        tx.commit().await.map_err(unreachable)
+    };
+    match own.await {
+        Ok(()) => Ok(()),
+        Err(Some(error)) => Err(error),
+        // A call of ours that cannot succeed either, so that there is an error to give.
+        Err(None) => {
+            let nowhere = Client::builder("postgres://nobody@127.0.0.1:1/nowhere").connect_lazy().expect("settings");
+            nowhere.server().await.map(drop)
+        }
+    }
+}

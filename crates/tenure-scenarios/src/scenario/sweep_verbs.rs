@@ -117,9 +117,16 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::LineOf
         | Verb::Discard => scene.bury(stage, 3).await,
         Verb::RequeueDead | Verb::DiscardDead => scene.bury(stage, size::SWEEP_DEAD.at(stage.size)).await,
-        Verb::Prune | Verb::PrunePreview => ended(stage, size::SWEEP_PAST.at(stage.size), PAST_DAYS).await,
+        Verb::Prune | Verb::PrunePreview => past(stage).await,
     }
     scene
+}
+
+/// Finished jobs that are not kept any more. What was enqueued before them is older still: retention goes by the order of ids.
+async fn past(stage: &Stage) {
+    let age = "update tenure.job set created_at = created_at - make_interval(days => $1) where created_at > clock_timestamp() - interval '1 day'";
+    stage.execute(age, &[&PAST_DAYS]).await;
+    ended(stage, size::SWEEP_PAST.at(stage.size), PAST_DAYS).await;
 }
 
 impl Scene {

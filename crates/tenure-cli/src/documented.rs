@@ -12,7 +12,7 @@ use crate::demo::schema;
 
 /// Languages of examples, and who else looks at those that are not looked at here.
 const SHELL: [&str; 2] = ["sh", "console"];
-const ELSEWHERE: [&str; 4] = ["rust", "rust,no_run", "rust,ignore", "toml"];
+const ELSEWHERE: [&str; 5] = ["rust", "rust,no_run", "rust,ignore", "toml", "text"];
 
 /// An example, and where it stands.
 struct Example {

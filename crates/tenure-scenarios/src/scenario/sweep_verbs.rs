@@ -73,6 +73,8 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::EnqueueCopyIn
         | Verb::Workers
         | Verb::Server
+        | Verb::Now
+        | Verb::VacuumHorizon
         | Verb::Pause
         | Verb::PauseKind
         | Verb::Drained
@@ -216,7 +218,7 @@ fn columns(case: Case) -> &'static str {
             "(select count(*) from tenure.queue where name = p.queue and paused_at is not null)"
         }
         Verb::PauseKind | Verb::ResumeKind => "(select count(*) from tenure.kind_pause where queue = p.queue)",
-        Verb::DrainWorker => "(select count(*) from tenure.worker where id = p.worker and drained_at is not null)",
+        Verb::DrainWorker => "(select count(*) from tenure.worker_drain d where d.worker_id = p.worker)",
         Verb::SetKeep => "(select keep_dead_ms from tenure.queue where name = p.queue)",
         // A job and its outcome go together.
         Verb::Prune => {
@@ -242,7 +244,9 @@ fn columns(case: Case) -> &'static str {
         | Verb::UnhandledKinds
         | Verb::Workers
         | Verb::WorkerDrained
-        | Verb::Server => "",
+        | Verb::Server
+        | Verb::Now
+        | Verb::VacuumHorizon => "",
     }
 }
 
@@ -285,7 +289,9 @@ pub(super) fn is_done(case: Case, scene: &Scene, seen: &str) -> bool {
         | Verb::UnhandledKinds
         | Verb::Workers
         | Verb::WorkerDrained
-        | Verb::Server => true,
+        | Verb::Server
+        | Verb::Now
+        | Verb::VacuumHorizon => true,
     }
 }
 
@@ -369,6 +375,8 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         Verb::DrainWorker => client.drain_worker(worker, true).await.map(|found| assert!(found)),
         Verb::WorkerDrained => client.worker_drained(worker, Some(PATIENCE)).await.map(|left| assert_eq!(left, 0)),
         Verb::Server => client.server().await.map(drop),
+        Verb::Now => client.now().await.map(drop),
+        Verb::VacuumHorizon => client.vacuum_horizon().await.map(drop),
     }
 }
 

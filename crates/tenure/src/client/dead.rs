@@ -19,6 +19,27 @@ use crate::{Error, ErrorCode, JobId, RawJson};
 /// Dead letters moved in one transaction.
 const CHUNK: i64 = 200;
 
+/// How far a walk over dead letters has come, by the instant of death and the id. It starts behind the last chunk, as what was
+/// requeued stays where it is; at its end it looks from the start once more, for those whose death was committed late.
+#[derive(Default)]
+struct Walk {
+    after: Option<(SystemTime, JobId)>,
+    is_done: bool,
+}
+
+impl Walk {
+    fn passed(&mut self, rows: &[Row], chunk: i64) -> Result<(), Error> {
+        if rows.len() < chunk as usize {
+            self.is_done = self.after.take().is_none();
+            return Ok(());
+        }
+        let places =
+            rows.iter().map(|row| Ok((column(row, 2)?, column(row, 0)?))).collect::<Result<Vec<_>, Error>>()?;
+        self.after = places.into_iter().max();
+        Ok(())
+    }
+}
+
 /// A dead letter, with everything that is known.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -239,23 +260,24 @@ impl Client {
             RequeuePace::Over(time) => Some(time.div_f64(self.count_dead(&filter).await?.max(1) as f64)),
             RequeuePace::AtOnce | RequeuePace::PerSecond(_) => None,
         };
-        let mut count = 0;
-        loop {
+        let (mut count, mut walk) = (0, Walk::default());
+        while !walk.is_done {
             // The place of each in the line is its time; without a step there is none, and all of them run at once.
             let from = step.map(|step| began + step.mul_f64(count as f64));
             let step_ms = step.map(|step| step.as_secs_f64() * 1_000.0);
-            let rows = self.dead_chunk(&REQUEUE_DEAD, &filter, chunk, &[&from, &step_ms]).await?;
+            let rows = self.dead_chunk(&REQUEUE_DEAD, &filter, &mut walk, chunk, &[&from, &step_ms]).await?;
             let moved: Vec<(JobId, JobId)> =
                 rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect::<Result<_, Error>>()?;
             done(&moved);
             count += moved.len();
-            if moved.len() < chunk as usize {
-                return Ok(count);
-            }
-            if let RequeuePace::PerSecond(rate) = pace {
+            if let RequeuePace::PerSecond(rate) = pace
+                && !walk.is_done
+            {
+                // The pace that was asked for.
                 tokio::time::sleep(Duration::from_secs(1).mul_f64(moved.len() as f64 / f64::from(rate))).await;
             }
         }
+        Ok(count)
     }
 
     /// Removes a dead letter and its job for good. False: there is no such dead letter.
@@ -278,9 +300,9 @@ impl Client {
         filter.refuse_accident("discard")?;
         let clock = self.clock(filter.ages()).await?;
         let filter = filter.fixed(&clock).until(clock.now);
-        let mut count = 0;
-        loop {
-            let rows = self.dead_chunk(&DISCARD_DEAD, &filter, CHUNK, &[]).await?;
+        let (mut count, mut walk) = (0, Walk::default());
+        while !walk.is_done {
+            let rows = self.dead_chunk(&DISCARD_DEAD, &filter, &mut walk, CHUNK, &[]).await?;
             let mut gone = Vec::new();
             for row in &rows {
                 if column(row, 1)? {
@@ -289,10 +311,8 @@ impl Client {
             }
             done(&gone);
             count += gone.len();
-            if rows.len() < CHUNK as usize {
-                return Ok(count);
-            }
         }
+        Ok(count)
     }
 
     /// Its ages become instants once per call, so that no job moves into a filter while it is worked off.
@@ -308,12 +328,14 @@ impl Client {
         &self,
         verb: &'static Statement,
         filter: &DeadFilter,
+        walk: &mut Walk,
         chunk: i64,
         more: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
         const TRIES: usize = 5;
+        let (at, id) = walk.after.unzip();
         let mut params = filter.params();
-        params.push(&chunk);
+        params.extend([&at as &(dyn ToSql + Sync), &id, &chunk]);
         params.extend_from_slice(more);
         let mut tries = 0;
         loop {
@@ -323,7 +345,11 @@ impl Client {
                 Err(error) if matches!(error.code(), ErrorCode::Refused | ErrorCode::Conflict) && tries < TRIES => {
                     tries += 1;
                 }
-                end => return end,
+                Err(error) => return Err(error),
+                Ok(rows) => {
+                    walk.passed(&rows, chunk)?;
+                    return Ok(rows);
+                }
             }
         }
     }

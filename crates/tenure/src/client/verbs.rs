@@ -93,6 +93,8 @@ verbs! {
     DrainWorker "drain_worker" Whole ["worker drain", "worker resume"];
     WorkerDrained "worker_drained" None ["worker drain"];
     Server "server" None ["status"];
+    Now "now" None ["queue list", "job list", "worker list", "dead list"];
+    VacuumHorizon "vacuum_horizon" None ["status"];
 }
 
 #[cfg(test)]

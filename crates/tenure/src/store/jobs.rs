@@ -119,28 +119,28 @@ pub(crate) const GET_DEAD: Statement = Statement {
     params: &[Type::INT8],
 };
 
-/// The filter, how many, when the first of them may run (null: at once), and how many milliseconds lie between two;
-/// each row: the old id and the new one.
+/// The filter, after this instant and id, how many, when the first of them may run (null: at once), and how many
+/// milliseconds lie between two; each row: the old id and the new one, and when it had died.
 pub(crate) const REQUEUE_DEAD: Statement = Statement {
     name: "requeue dead letters",
     sql: concat!(
-        "select d.job_id, tenure.requeue(d.job_id, null, $8 + (d.place - random()) * $9 * interval '1 millisecond') \
-         from (select d.job_id, row_number() over (order by d.died_at, d.job_id) as place",
+        "select d.job_id, tenure.requeue(d.job_id, null, $10 + (d.place - random()) * $11 * interval '1 millisecond'), d.died_at \
+         from (select d.job_id, d.died_at, row_number() over (order by d.died_at, d.job_id) as place",
         dead_filter!(),
-        " order by d.died_at, d.job_id limit $7) d"
+        " and ($7 is null or (d.died_at, d.job_id) > ($7, $8)) order by d.died_at, d.job_id limit $9) d"
     ),
-    params: dead_filter_params![Type::INT8, Type::TIMESTAMPTZ, Type::FLOAT8],
+    params: dead_filter_params![Type::TIMESTAMPTZ, Type::INT8, Type::INT8, Type::TIMESTAMPTZ, Type::FLOAT8],
 };
 
-/// Each row: the id, and whether it was still there.
+/// The filter, after this instant and id, how many; each row: the id, whether it was still there, and when it had died.
 pub(crate) const DISCARD_DEAD: Statement = Statement {
     name: "discard dead letters",
     sql: concat!(
-        "select d.job_id, tenure.discard(d.job_id) from (select d.job_id",
+        "select d.job_id, tenure.discard(d.job_id), d.died_at from (select d.job_id, d.died_at",
         dead_filter!(),
-        " order by d.died_at, d.job_id limit $7) d"
+        " and ($7 is null or (d.died_at, d.job_id) > ($7, $8)) order by d.died_at, d.job_id limit $9) d"
     ),
-    params: dead_filter_params![Type::INT8],
+    params: dead_filter_params![Type::TIMESTAMPTZ, Type::INT8, Type::INT8],
 };
 
 pub(crate) const QUEUES: Statement = Statement {

@@ -169,6 +169,11 @@ impl Server {
         }
     }
 
+    /// Whether [`standby`](Self::standby) can make one: the programs that npm brings have no `pg_basebackup`.
+    pub fn can_be_copied(&self) -> bool {
+        self.binaries.dir.join("pg_basebackup").is_file()
+    }
+
     /// Starts a standby: a new ephemeral server with a copy of this one's data, which streams what changes here and takes reads
     /// only, until it is promoted (`select pg_promote()`). Role, password and databases are this one's.
     ///

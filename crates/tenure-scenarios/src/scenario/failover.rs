@@ -24,18 +24,23 @@ const BEAT: Duration = Duration::from_millis(50);
 /// The primary is ended as by a crash, and some time later its standby is promoted. Whatever was committed was with the standby
 /// already: replication is synchronous.
 pub async fn promoted_standby(size: Size) -> Vec<Measure> {
-    let start = || {
-        let options = Options { ephemeral: true, durable: false, ..Options::default() };
-        let primary = Server::start(options).expect("a private server");
-        let standby = primary.standby(&[]).expect("its standby");
-        (primary, standby)
-    };
-    let (primary, standby) = tokio::task::block_in_place(start);
+    let options = Options { ephemeral: true, durable: false, ..Options::default() };
+    let primary = tokio::task::block_in_place(|| Server::start(options).expect("a private server"));
+    if !primary.can_be_copied() {
+        return no_standby(primary, "a failover to a standby");
+    }
+    let standby = tokio::task::block_in_place(|| primary.standby(&[]).expect("its standby"));
     wait_for_each_commit(primary.url()).await;
     let measures =
         on_stage_of(&both(&primary, &standby), size, async |stage| play(stage, primary, standby.url()).await).await;
     tokio::task::block_in_place(|| standby.stop()).expect("the standby has stopped");
     measures
+}
+
+/// What a server says of which no standby can be made.
+pub(super) fn no_standby(primary: Server, what: &str) -> Vec<Measure> {
+    tokio::task::block_in_place(|| primary.stop()).expect("the server has stopped");
+    vec![Measure::did_not_run(what, "these programs of PostgreSQL have no pg_basebackup")]
 }
 
 /// One address for the two of them, as libpq has it.

@@ -6,6 +6,7 @@ use tenure::Holder;
 use tenure::testing::until_within;
 use tenure_dev::{Options, Server};
 
+use super::failover::no_standby;
 use super::failover::session;
 use crate::stage::on_stage_of;
 use crate::{Act, Bound, Measure, Size, Stage, size};
@@ -87,6 +88,9 @@ pub async fn prepared_and_slot_are_reported(size: Size) -> Vec<Measure> {
         Server::start(Options { ephemeral: true, durable: false, settings, ..Options::default() }).expect("a server")
     };
     let primary = tokio::task::block_in_place(start);
+    if !primary.can_be_copied() {
+        return no_standby(primary, "a slot whose standby is gone");
+    }
     let follow = || {
         let settings = [
             "max_prepared_transactions=2",

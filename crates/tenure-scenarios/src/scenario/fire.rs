@@ -145,7 +145,7 @@ async fn session(field: &Field<'_>, n: u64) {
             continue;
         }
         let ended = match Hand::register(sql, &registration).await {
-            Ok(hand) => work(field, hand, &mut rng).await,
+            Ok(mut hand) => live(field, &mut hand, &mut rng).await,
             Err(e) => Err(e),
         };
         if let Err(e) = ended {
@@ -154,9 +154,34 @@ async fn session(field: &Field<'_>, n: u64) {
     }
 }
 
+/// Works to its end. Whoever hears that his jobs were given away says all the same what became of them.
+async fn live(field: &Field<'_>, hand: &mut Hand, rng: &mut Rng) -> Answer<()> {
+    let mut held = Vec::new();
+    let end = work(field, hand, &mut held, rng).await;
+    match end {
+        Err(e) if sqlstate_of(&e) == Some(WORKER_GONE) => {
+            let refused = hand.complete(&held).await?;
+            field.lost.fetch_add(refused.len(), Ordering::SeqCst);
+            note_accepted(field, &held, &refused);
+            Err(e)
+        }
+        end => end,
+    }
+}
+
+fn note_accepted(field: &Field<'_>, reported: &[Leased], refused: &[(i64, String)]) {
+    let mut accepted = field.accepted.lock().expect("accepted");
+    for job in reported.iter().filter(|job| refused.iter().all(|(id, _)| *id != job.job)) {
+        *accepted.entry(job.job).or_default() += 1;
+    }
+}
+
+fn sqlstate_of(error: &tokio_postgres::Error) -> Option<&str> {
+    error.code().map(|code| code.code())
+}
+
 /// Claims and finishes until the session is cut or kills itself.
-async fn work(field: &Field<'_>, mut hand: Hand, rng: &mut Rng) -> Answer<()> {
-    let mut held: Vec<Leased> = Vec::new();
+async fn work(field: &Field<'_>, hand: &mut Hand, held: &mut Vec<Leased>, rng: &mut Rng) -> Answer<()> {
     let mut beat = Instant::now();
     while !field.over.load(Ordering::SeqCst) {
         if beat.elapsed() > Duration::from_millis(500) {
@@ -173,7 +198,7 @@ async fn work(field: &Field<'_>, mut hand: Hand, rng: &mut Rng) -> Answer<()> {
         }
         let idle = jobs.is_empty();
         held.extend(jobs);
-        finish_some(field, &hand, &mut held, rng).await?;
+        finish_some(field, hand, held, rng).await?;
         if idle {
             tokio::time::sleep(Duration::from_millis(5)).await; // a worker that finds nothing does not ask at once either
         }
@@ -182,7 +207,7 @@ async fn work(field: &Field<'_>, mut hand: Hand, rng: &mut Rng) -> Answer<()> {
             return Ok(()); // as a kill: the connection goes, the leases stay
         }
     }
-    hand.complete(&held).await.map(drop)
+    hand.complete(held).await.map(drop)
 }
 
 /// Ends, fails or gives back a random part of what is held.
@@ -214,10 +239,7 @@ async fn finish_some(field: &Field<'_>, hand: &Hand, held: &mut Vec<Leased>, rng
         40..=u8::MAX => {
             let refused = hand.complete(&part).await?;
             field.lost.fetch_add(refused.len(), Ordering::SeqCst);
-            let mut accepted = field.accepted.lock().expect("accepted");
-            for job in part.iter().filter(|job| refused.iter().all(|(id, _)| *id != job.job)) {
-                *accepted.entry(job.job).or_default() += 1;
-            }
+            note_accepted(field, &part, &refused);
         }
     }
     Ok(())
@@ -226,8 +248,7 @@ async fn finish_some(field: &Field<'_>, hand: &Hand, held: &mut Vec<Leased>, rng
 impl Field<'_> {
     /// An error that nobody caused is a fault; a cut connection and a worker that was given up are the fire's own.
     fn note(&self, error: &tokio_postgres::Error) {
-        let state = error.code().map(|code| code.code());
-        let expected = match state {
+        let expected = match sqlstate_of(error) {
             Some(state) => [WORKER_GONE, "57P01"].contains(&state),
             None => error.is_closed() || error.to_string().contains("communicating"),
         };

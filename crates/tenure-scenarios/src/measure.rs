@@ -94,6 +94,18 @@ impl fmt::Display for Number {
     }
 }
 
+/// The value below which 99 of 100 lie. Of nothing that was measured it is infinite: it keeps no bound.
+pub fn p99(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get((sorted.len() * 99 / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::INFINITY)
+}
+
+/// The largest value. Of nothing that was measured it is infinite: it keeps no bound.
+pub fn longest(times: &[f64]) -> f64 {
+    times.iter().copied().max_by(f64::total_cmp).unwrap_or(f64::INFINITY)
+}
+
 /// Tests run beside each other on a machine that does other things as well, so their time limits are this much wider. The
 /// figures themselves are `prove`'s, which plays alone.
 const TIME_SLACK_OF_TESTS: f64 = 2.0;
@@ -128,4 +140,18 @@ pub fn assert_held(measures: &[Measure]) {
         .map(|m| format!("{}: {} {}, bound {}", m.claim, Number(m.measured), m.unit, m.bound))
         .collect();
     assert!(broken.is_empty(), "bounds that do not hold:\n  {}", broken.join("\n  "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_keeps_no_bound() {
+        for of_nothing in [longest(&[]), p99(&[])] {
+            assert_eq!(Measure::new("nobody looked", Bound::AtMost(1.0), of_nothing, "s").held(), Some(false));
+        }
+        let times: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!((longest(&times), p99(&times)), (200.0, 199.0));
+    }
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use tenure::testing::until_within;
 
-use super::retention::{BUNDLE, Load, ROWS_PER_SECOND, longest, narrow, p99};
+use super::retention::{BUNDLE, LOST_AFTER, Load, ROWS_PER_SECOND, narrow};
+use crate::measure::{longest, p99};
 use crate::{Bound, Measure, Size, Stage, size};
 
 /// Blocks of the past that are written in one statement.
@@ -125,7 +126,7 @@ pub async fn everything_is_due(stage: &Stage) -> Vec<Measure> {
     let limit = format!("alter database {} set statement_timeout = '{STATEMENT_TIMEOUT}'", stage.db.name());
     stage.sql.batch_execute(&limit).await.expect("set");
     let workers = [stage.start(stage.worker("a")).await, stage.start(stage.worker("b")).await];
-    let load = Load::default();
+    let load = Load::new(LOST_AFTER);
     let patience = size::RETENTION_PATIENCE.at(stage.size) * 4;
     let play = async {
         tokio::time::sleep(size::RETENTION_PHASE.at(stage.size)).await; // until plans and caches are warm
@@ -143,9 +144,9 @@ pub async fn everything_is_due(stage: &Stage) -> Vec<Measure> {
             if sum(&left) == 0 { Ok(left) } else { Err(format!("{left:?}")) }
         })
         .await;
-        let took = start.elapsed().as_secs_f64();
+        let (took, during) = (start.elapsed().as_secs_f64(), load.phase());
         load.end();
-        (took, left, load.phase())
+        (took, left, during)
     };
     let ((), (took, left, during), (longest_seen, text)) =
         tokio::join!(load.run(stage), play, longest_statement(stage, &load));
@@ -174,6 +175,7 @@ pub async fn everything_is_due(stage: &Stage) -> Vec<Measure> {
         Measure::new("longest statement of anybody meanwhile", Bound::AtMost(STATEMENT_MAX), longest_seen, "s"),
         Measure::count("statements that the database ended", 0, cancelled),
         Measure::count("jobs of the load that were lost meanwhile", 0, load.left()),
+        during.ran(stage, "while the backlog goes"),
         Measure::new("p99 of a claim meanwhile", Bound::Shown, p99(&during.claims), "ms"),
         Measure::new("longest claim meanwhile", Bound::AtMost(1.0), longest(&during.claims) / 1_000.0, "s"),
     ]);

@@ -8,6 +8,7 @@ use tokio_postgres::NoTls;
 
 use super::outage::{CONNECTIONS, on_own_server};
 use super::sweep_worker;
+use crate::measure::{longest, p99};
 use crate::protocol::{Registration, sqlstate};
 use crate::stage::{on_stage_of, text};
 use crate::{Act, Bound, Measure, Size, Stage, size};
@@ -37,7 +38,7 @@ pub async fn old_snapshot(stage: &Stage) -> Vec<Measure> {
     forgotten.batch_execute("commit").await.expect("commit");
     let tenth = times.len() / 10;
     let (first, last) = (p99(&times[..tenth]), p99(&times[times.len() - tenth..]));
-    let (least, most) = (buffers.iter().copied().fold(f64::MAX, f64::min), buffers.iter().copied().fold(0.0, f64::max));
+    let (least, most) = (buffers.iter().copied().fold(f64::MAX, f64::min), longest(&buffers));
     vec![
         Measure::new("jobs that passed while an old snapshot was open", Bound::Shown, passed as f64, ""),
         Measure::new("p99 of a claim of 100 in the first tenth", Bound::Shown, first, "ms"),
@@ -45,12 +46,6 @@ pub async fn old_snapshot(stage: &Stage) -> Vec<Measure> {
         Measure::new("buffers of an empty claim behind an old snapshot, at most", Bound::AtMost(200.0), most, ""),
         Measure::new("the same, at least", Bound::Shown, least, ""),
     ]
-}
-
-fn p99(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)]
 }
 
 /// What a claim touches from the session's cursors on.

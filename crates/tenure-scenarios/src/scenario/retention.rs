@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tenure::testing::until_within;
 
+use crate::measure::{longest, p99};
 use crate::protocol::Registration;
 use crate::stage::text;
 use crate::{Act, Bound, Measure, Size, Stage, size};
@@ -21,6 +22,8 @@ const LOOKS_MIN: usize = 9;
 const RANGES: usize = 8;
 /// How often new jobs come.
 const BEAT: Duration = Duration::from_millis(20);
+/// Nothing that waits is found any more: what has not run by then is lost.
+pub(super) const LOST_AFTER: Duration = Duration::from_secs(30);
 /// What S59 asks for.
 pub(super) const ROWS_PER_SECOND: f64 = 10_000.0;
 
@@ -83,8 +86,8 @@ pub async fn retain_all(stage: &Stage) -> (i64, Vec<Value>) {
 }
 
 /// What all sessions under load share: the times that calls took, in the phase that is on.
-#[derive(Debug, Default)]
-pub(super) struct Load {
+#[derive(Debug)]
+pub struct Load {
     over: AtomicBool,
     /// Nothing more is enqueued.
     enqueued_all: AtomicBool,
@@ -92,17 +95,39 @@ pub(super) struct Load {
     done: AtomicUsize,
     claims: Mutex<Vec<f64>>,
     enqueues: Mutex<Vec<f64>>,
+    /// When the phase began, and how many had run then.
+    began: Mutex<(Instant, usize)>,
+    lost_after: Duration,
 }
 
-/// The times of one phase, in ms.
-pub(super) struct Phase {
-    pub(super) claims: Vec<f64>,
-    enqueues: Vec<f64>,
+/// What one phase measured.
+#[derive(Debug)]
+pub struct Phase {
+    /// The times of claims that found jobs, in ms.
+    pub claims: Vec<f64>,
+    /// The times of enqueues, in ms.
+    pub enqueues: Vec<f64>,
+    /// Jobs of the load that ran, a second.
+    pub rate: f64,
 }
 
 impl Load {
-    /// Enqueues into the queue `load` and runs what is there, by two sessions, until it is over and all have run.
-    pub(super) async fn run(&self, stage: &Stage) {
+    /// Begins now. A job that still has not run when nothing was found for `lost_after` after the end is lost.
+    pub fn new(lost_after: Duration) -> Load {
+        Load {
+            over: AtomicBool::default(),
+            enqueued_all: AtomicBool::default(),
+            enqueued: AtomicUsize::default(),
+            done: AtomicUsize::default(),
+            claims: Mutex::default(),
+            enqueues: Mutex::default(),
+            began: Mutex::new((Instant::now(), 0)),
+            lost_after,
+        }
+    }
+
+    /// Enqueues into the queue `load` and runs what is there, by two sessions, until it is over and all that is not lost has run.
+    pub async fn run(&self, stage: &Stage) {
         let per_beat = (size::RETENTION_LOAD.at(stage.size) as f64 * BEAT.as_secs_f64()).ceil() as usize;
         tokio::join!(self.enqueue(stage, per_beat), self.work(stage));
     }
@@ -122,29 +147,30 @@ impl Load {
 
     async fn work(&self, stage: &Stage) {
         let mut hand = stage.hand(&Registration { queues: vec!["load".into()], ..Registration::default() }).await;
-        let mut renewed = Instant::now();
+        let (mut renewed, mut found) = (Instant::now(), Instant::now());
         loop {
-            let start = Instant::now();
-            let (jobs, _) = hand.claim(100).await.expect("claimed");
-            self.claims.lock().expect("times").push(start.elapsed().as_secs_f64() * 1_000.0);
-            if jobs.is_empty() {
-                if self.enqueued_all.load(Ordering::SeqCst) && self.left() == 0 {
-                    break;
-                }
-                tokio::time::sleep(BEAT / 4).await;
-                continue;
-            }
-            assert!(hand.complete(&jobs).await.expect("completed").is_empty());
-            self.done.fetch_add(jobs.len(), Ordering::SeqCst);
             if renewed.elapsed() > Duration::from_secs(5) {
                 hand.heartbeat().await.expect("renewed");
                 renewed = Instant::now();
             }
+            let start = Instant::now();
+            let (jobs, _) = hand.claim(100).await.expect("claimed");
+            if !jobs.is_empty() {
+                self.claims.lock().expect("times").push(start.elapsed().as_secs_f64() * 1_000.0);
+                assert!(hand.complete(&jobs).await.expect("completed").is_empty());
+                self.done.fetch_add(jobs.len(), Ordering::SeqCst);
+                found = Instant::now();
+                continue;
+            }
+            if self.enqueued_all.load(Ordering::SeqCst) && (self.left() == 0 || found.elapsed() > self.lost_after) {
+                break;
+            }
+            tokio::time::sleep(BEAT / 4).await; // until the next look
         }
     }
 
     /// Nothing more is enqueued; [`Load::run`] ends when all of it has run.
-    pub(super) fn end(&self) {
+    pub fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
     }
 
@@ -152,26 +178,28 @@ impl Load {
         self.over.load(Ordering::SeqCst)
     }
 
-    pub(super) fn left(&self) -> usize {
+    /// Jobs that were enqueued and have not run.
+    pub fn left(&self) -> usize {
         self.enqueued.load(Ordering::SeqCst) - self.done.load(Ordering::SeqCst)
     }
 
-    /// Ends a phase: its times.
-    pub(super) fn phase(&self) -> Phase {
+    /// Ends a phase: what it measured.
+    pub fn phase(&self) -> Phase {
         let taken = |times: &Mutex<Vec<f64>>| std::mem::take(&mut *times.lock().expect("times"));
-        Phase { claims: taken(&self.claims), enqueues: taken(&self.enqueues) }
+        let (now, done) = (Instant::now(), self.done.load(Ordering::SeqCst));
+        let (since, before) = std::mem::replace(&mut *self.began.lock().expect("a phase"), (now, done));
+        let rate = (done - before) as f64 / (now - since).as_secs_f64();
+        Phase { claims: taken(&self.claims), enqueues: taken(&self.enqueues), rate }
     }
 }
 
-/// The value below which 99 of 100 lie.
-pub(super) fn p99(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get((sorted.len() * 99 / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
-}
-
-pub(super) fn longest(times: &[f64]) -> f64 {
-    times.iter().copied().fold(0.0, f64::max)
+impl Phase {
+    /// That the load was the one that is claimed. Tests share their machine, so that there the figure is only shown.
+    pub fn ran(&self, stage: &Stage, when: &str) -> Measure {
+        let wanted = size::RETENTION_LOAD.at(stage.size) as f64;
+        let bound = if stage.size == Size::Full { Bound::AtLeast(0.95 * wanted) } else { Bound::Shown };
+        Measure::new(format!("jobs of the load that ran a second, {when}"), bound, self.rate, "/s")
+    }
 }
 
 /// Bytes of all tables of the schema, with their indexes.
@@ -203,7 +231,8 @@ pub async fn whole_ranges_under_load(stage: &Stage) -> Vec<Measure> {
     ended(stage, jobs, 8).await;
     stage.sql.batch_execute("vacuum analyze").await.expect("vacuum");
     let last: i64 = stage.one("select max(id) from tenure.job", &[]).await;
-    let (load, maintainer) = (Load::default(), stage.start(stage.worker("maintainer")).await);
+    let maintainer = stage.start(stage.worker("maintainer")).await;
+    let load = Load::new(LOST_AFTER);
     let play = async {
         tokio::time::sleep(size::RETENTION_PHASE.at(stage.size) / 4).await; // until plans and caches are warm
         drop(load.phase());
@@ -245,6 +274,7 @@ pub async fn whole_ranges_under_load(stage: &Stage) -> Vec<Measure> {
         Measure::new("tables and indexes right after", Bound::AtMost(before_mb / 4.0), after_mb, "MB"),
     ];
     for (name, phase) in [("before", &before), ("during", &during), ("after", &after)] {
+        lines.push(phase.ran(stage, &format!("{name} the removal")));
         lines.push(Measure::new(format!("p99 of a claim {name} the removal"), Bound::Shown, p99(&phase.claims), "ms"));
         lines.push(Measure::new(
             format!("longest claim {name} the removal"),
@@ -337,7 +367,7 @@ pub async fn beside_a_long_read(stage: &Stage) -> Vec<Measure> {
         .await
         .expect("read")
         .get(0);
-    let load = Load::default();
+    let load = Load::new(LOST_AFTER);
     let play = async {
         let (start, mut tries) = (Instant::now(), 0);
         while start.elapsed() < size::RETENTION_READ.at(stage.size) {
@@ -346,11 +376,11 @@ pub async fn beside_a_long_read(stage: &Stage) -> Vec<Measure> {
             tries += 1;
         }
         let left = stage.count("select count(*) from tenure.outcome where job_id < 40 * 128", &[]).await;
+        let times = load.phase();
         load.end();
-        (tries, left)
+        (tries, left, times)
     };
-    let ((), (tries, left)) = tokio::join!(load.run(stage), play);
-    let times = load.phase();
+    let ((), (tries, left, times)) = tokio::join!(load.run(stage), play);
     read.commit().await.expect("commit");
     stage.sql.query("select tenure.walk_anew(false)", &[]).await.expect("anew");
     retain_all(stage).await;
@@ -358,6 +388,8 @@ pub async fn beside_a_long_read(stage: &Stage) -> Vec<Measure> {
     vec![
         Measure::count("jobs that the reader saw", BUNDLE * 40, seen as usize),
         Measure::count(format!("jobs of old ranges still there after {tries} tries to empty them"), old, left as usize),
+        Measure::count("jobs of the load that were lost beside the read", 0, load.left()),
+        times.ran(stage, "beside the read"),
         Measure::new("longest enqueue meanwhile", Bound::AtMost(1.0), longest(&times.enqueues) / 1_000.0, "s"),
         Measure::new("longest claim meanwhile", Bound::AtMost(1.0), longest(&times.claims) / 1_000.0, "s"),
         Measure::new("p99 of a claim meanwhile", Bound::Shown, p99(&times.claims), "ms"),
@@ -373,7 +405,7 @@ pub async fn plateau(stage: &Stage) -> Vec<Measure> {
     let ranges = (time.as_secs_f64() / BEAT.as_secs_f64()) as i64 / width + 20;
     narrow(stage, width, ranges).await;
     keep(stage, Some(kept.as_millis() as i64)).await;
-    let load = Load::default();
+    let load = Load::new(LOST_AFTER);
     let play = async {
         let (start, mut sizes) = (Instant::now(), Vec::new());
         while start.elapsed() < time || sizes.len() < LOOKS_MIN {
@@ -386,13 +418,13 @@ pub async fn plateau(stage: &Stage) -> Vec<Measure> {
             sizes.push(used(stage).await);
             tokio::time::sleep(Duration::from_millis(300)).await; // until the next look
         }
+        let times = load.phase();
         load.end();
-        sizes
+        (sizes, times)
     };
-    let ((), sizes) = tokio::join!(load.run(stage), play);
+    let ((), (sizes, times)) = tokio::join!(load.run(stage), play);
     let third = sizes.len() / 3;
-    let most = |part: &[f64]| part.iter().copied().fold(0.0, f64::max);
-    let (middle, end) = (most(&sizes[third..2 * third]), most(&sizes[2 * third..]));
+    let (middle, end) = (longest(&sizes[third..2 * third]), longest(&sizes[2 * third..]));
     let dropped = ranges - stage.count("select count(*) from tenure.partition", &[]).await;
     vec![
         Measure::new(
@@ -401,6 +433,8 @@ pub async fn plateau(stage: &Stage) -> Vec<Measure> {
             load.done.load(Ordering::SeqCst) as f64,
             "",
         ),
+        Measure::count("jobs that were lost of those that run through", 0, load.left()),
+        times.ran(stage, "while they run through"),
         Measure::new("largest size of jobs and outcomes in the second third", Bound::Shown, middle, "MB"),
         Measure::new("largest in the last third", Bound::AtMost(middle * 1.25), end, "MB"),
         Measure::new("ranges dropped", Bound::AtLeast(1.0), dropped as f64, ""),

@@ -7,7 +7,7 @@ use tenure::testing::until_within;
 use tenure_scenarios::protocol::{BAD_INPUT, Leased, NOT_FOUND, Registration, sqlstate};
 use tenure_scenarios::scenario::backlog::everything_is_due;
 use tenure_scenarios::scenario::retention::{
-    beside_a_long_read, ended, narrow, plateau, retain_all, row_by_row, whole_ranges_under_load,
+    Load, beside_a_long_read, ended, narrow, plateau, retain_all, row_by_row, whole_ranges_under_load,
 };
 use tenure_scenarios::stage::text;
 use tenure_scenarios::{Act, Size, Stage, assert_held, on_stage};
@@ -83,6 +83,28 @@ async fn in_range(stage: &Stage, first_block: i64) -> i64 {
         "select (select count(*) from tenure.job_{first_block}) + (select count(*) from tenure.outcome_{first_block})"
     );
     stage.count(&count, &[]).await
+}
+
+#[tokio::test]
+async fn a_job_of_the_load_that_never_runs_is_counted_as_lost() {
+    on_stage(Size::Ci, async |stage| {
+        let load = Load::new(Duration::from_millis(100));
+        let registration = Registration { queues: vec!["load".to_owned()], ..Registration::default() };
+        let mut thief = stage.hand(&registration).await;
+        let play = async {
+            until_within(Duration::from_secs(20), "a job is taken away", async || {
+                thief.claim(1).await.expect("claimed").0.len() == 1
+            })
+            .await;
+            load.end();
+        };
+        tokio::join!(load.run(stage), play);
+        assert_eq!(load.left(), 1);
+        let phase = load.phase();
+        assert!(phase.claims.len() <= phase.enqueues.len() * 2, "claims that found nothing were measured: {phase:?}");
+        assert!(phase.rate > 0.0);
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ async fn backend(sql: &tokio_postgres::Client) -> i32 {
     sql.query_one("select pg_backend_pid()", &[]).await.expect("its process").get(0)
 }
 
-/// A prepared transaction that nobody ended, and a slot whose standby was read when it went away.
+/// A prepared transaction that nobody ended, a slot whose standby was read when it went away, and a healthy standby without a slot.
 pub async fn prepared_and_slot_are_reported(size: Size) -> Vec<Measure> {
     let options = |settings: &[&str]| settings.iter().map(|setting| setting.to_string()).collect::<Vec<_>>();
     let start = || {
@@ -91,13 +91,11 @@ pub async fn prepared_and_slot_are_reported(size: Size) -> Vec<Measure> {
     if !primary.can_be_copied() {
         return no_standby(primary, "a slot whose standby is gone");
     }
+    const FEEDBACK: [&str; 3] =
+        ["max_prepared_transactions=2", "hot_standby_feedback=on", "wal_receiver_status_interval=1"];
+    let follow_without_slot = || primary.standby(&options(&FEEDBACK)).expect("a standby");
     let follow = || {
-        let settings = [
-            "max_prepared_transactions=2",
-            "primary_slot_name=gone",
-            "hot_standby_feedback=on",
-            "wal_receiver_status_interval=1",
-        ];
+        let settings = [&FEEDBACK[..], &["primary_slot_name=gone"]].concat();
         primary.standby(&options(&settings)).expect("a standby")
     };
     let url = primary.url().to_owned();
@@ -125,7 +123,23 @@ pub async fn prepared_and_slot_are_reported(size: Size) -> Vec<Measure> {
         let slot = slots.iter().filter(|s| s.holder == Holder::Slot && s.state.as_deref() == Some("inactive"));
         let slot = slot.filter(|s| s.age.is_none() && s.way_out().contains("pg_drop_replication_slot('gone')")).count();
         stage.sql.batch_execute("select pg_drop_replication_slot('gone')").await.expect("dropped");
+
+        // A standby that does nothing but follow, without a slot. Whatever has a time is old from now on.
+        let set = "insert into tenure.setting (name, value) values ('snapshot_warn_ms', '0')";
+        stage.execute(set, &[]).await;
+        let standby = tokio::task::block_in_place(follow_without_slot);
+        let known = "select count(*) from pg_stat_replication where backend_xmin is not null";
+        until_within(LIMIT, "the standby said what it keeps", async || stage.count(known, &[]).await == 1).await;
+        let idle = horizon().await.snapshots;
+        tokio::task::block_in_place(|| standby.stop()).expect("the standby has stopped");
+        let left = "select count(*) from pg_stat_replication";
+        until_within(LIMIT, "the standby is gone", async || stage.count(left, &[]).await == 0).await;
+        let old = idle.iter().filter(|s| s.old).count();
+        let standby = idle.iter().filter(|s| s.holder == Holder::Standby && s.age.is_none());
+        let standby = standby.filter(|s| s.way_out().contains("on that standby")).count();
         vec![
+            Measure::count("a standby without a slot is named, without a time", 1, standby),
+            Measure::count("old because a standby without a slot follows for long", 0, old),
             Measure::count("a prepared transaction that holds back vacuum is named", 1, prepared),
             Measure::count("a slot that holds back vacuum is named, without a time", 1, slot),
             Measure::count("named after their end", 0, horizon().await.snapshots.len()),

@@ -1,6 +1,7 @@
 -- vacuum_horizon: who keeps vacuum from removing dead rows in this database, the oldest first, and how many dead rows the hot tables have.
 -- Held back by: a session whose snapshot, or whose own transaction, is open; a transaction that was prepared and never ended; a replication slot
--- with the horizon of its standby (how old that is, is known in transactions only). Vacuums are not counted, for they hold nobody back; a
+-- with the horizon of its standby, or the process that sends to a standby without a slot (how old that is, is known in transactions only: a healthy
+-- standby with hot_standby_feedback holds some horizon all the time). Vacuums are not counted, for they hold nobody back; a
 -- transaction that reads only, and runs many short statements, is counted from its start while one of them runs.
 -- `old`: for longer than the setting snapshot_warn_ms (1 minute by default), or 100,000 transactions when it has no time.
 -- Runs with the rights of the schema's owner. Sessions of others whose details the owner may not read are counted in hidden_sessions.
@@ -17,8 +18,10 @@ begin
   select count(*) into v_hidden from pg_stat_activity a where a.datname = current_database() and a.query = '<insufficient privilege>';
 
   with holding as (
-    select 'session' as holder, null::text as name, a.pid, a.usename::text as "user", a.application_name as application, a.state,
-           coalesce(a.xact_start, a.query_start, a.backend_start) as since,
+    select case when a.datname is null then 'standby' else 'session' end as holder, null::text as name, a.pid, a.usename::text as "user",
+           a.application_name as application, a.state,
+           -- A sender has no statements: what began long ago is the replication.
+           case when a.backend_type = 'walsender' then a.xact_start else coalesce(a.xact_start, a.query_start, a.backend_start) end as since,
            greatest(age(a.backend_xmin), age(a.backend_xid))::bigint as transactions
     from pg_stat_activity a
     where (a.datname = current_database() or (a.datname is null and a.backend_type = 'walsender'))

@@ -30,15 +30,15 @@ pub struct Snapshot {
     pub holder: Holder,
     /// The name of a prepared transaction or a replication slot.
     pub name: Option<String>,
-    /// The server's process: of a session, or of one that reads from the slot.
+    /// The server's process: of a session, of one that reads from the slot, or of one that sends to the standby.
     pub pid: Option<i32>,
     /// The role.
     pub user: Option<String>,
-    /// The `application_name` of a session.
+    /// The `application_name` of a session or a standby.
     pub application: Option<String>,
     /// `active`, `idle in transaction`, … of a session; `active` or `inactive` of a slot.
     pub state: Option<String>,
-    /// Since the transaction began; none for a slot, which has no time.
+    /// Since the transaction began; none for a slot or a standby, which have no time.
     #[serde(rename = "age_s", deserialize_with = "seconds")]
     pub age: Option<Duration>,
     /// Transactions that began on this server since then.
@@ -58,6 +58,8 @@ pub enum Holder {
     Prepared,
     /// A replication slot, for a standby with `hot_standby_feedback`.
     Slot,
+    /// A standby with `hot_standby_feedback` that follows without a slot.
+    Standby,
 }
 
 /// The dead rows of a table.
@@ -91,6 +93,7 @@ impl Holder {
             Holder::Session => "session",
             Holder::Prepared => "prepared",
             Holder::Slot => "slot",
+            Holder::Standby => "standby",
         }
     }
 }
@@ -106,6 +109,9 @@ impl Snapshot {
             (Holder::Prepared, _) => {
                 let gid = quoted(self.name.as_deref().unwrap_or_default());
                 format!("ask its owner, then: commit prepared {gid}, or: rollback prepared {gid}")
+            }
+            (Holder::Standby, _) => {
+                "end the long query on that standby, or set hot_standby_feedback = off there".to_owned()
             }
             (Holder::Slot, _) => {
                 let slot = quoted(self.name.as_deref().unwrap_or_default());
@@ -125,6 +131,7 @@ impl fmt::Display for Snapshot {
             Holder::Session => write!(f, "session {}", self.pid.unwrap_or_default())?,
             Holder::Prepared => write!(f, "prepared transaction {name:?}")?,
             Holder::Slot => write!(f, "replication slot {name:?}")?,
+            Holder::Standby => write!(f, "standby of process {}", self.pid.unwrap_or_default())?,
         }
         let known = |word: &str, value: &Option<String>| {
             value.as_deref().filter(|value| !value.is_empty()).map(|value| format!("{word}{value}"))
@@ -184,6 +191,11 @@ mod tests {
             r#"{"holder":"slot","name":"s1","pid":null,"user":null,"application":null,"state":"inactive","age_s":null,"transactions":200000,"old":true}"#,
             "replication slot \"s1\" (inactive)",
             "pg_drop_replication_slot('s1')",
+        );
+        check(
+            r#"{"holder":"standby","name":null,"pid":48,"user":"replicator","application":"walreceiver","state":"active","age_s":null,"transactions":200000,"old":true}"#,
+            "standby of process 48 (user replicator, application walreceiver, active)",
+            "end the long query on that standby",
         );
     }
 }

@@ -308,7 +308,7 @@ function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boole
 function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
-function settle_pause(p_wait_ms integer DEFAULT 2000) returns boolean
+function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint) returns json
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
@@ -384,7 +384,7 @@ function not_whole(r tenure.partition, p_until timestamp with time zone) returns
 function note_queue(p_queue text) returns void
 function outline(p_message text) returns text
 function partition_name(p_table text, p_first bigint, p_end bigint) returns text
-function pause_readers() returns TABLE(virtualtransaction text)
+function pause_readers() returns TABLE(virtualtransaction text, pid integer)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
 function put_off(r tenure.partition, p_at timestamp with time zone) returns tenure.partition

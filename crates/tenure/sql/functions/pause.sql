@@ -12,10 +12,11 @@ begin
   return found;
 end $$;
 
--- settle_pause: waits until no claim is under way that began before the pauses that are committed now, for p_wait_ms at most. True: none is. Call it
--- after the pause's transaction, in one of its own. Every claim holds its lock on kind_pause, taken before its snapshot, until its end. Who also
--- reads what no claim reads is none, as a dump that goes on for hours.
-create or replace function tenure.settle_pause(p_wait_ms integer default 2000) returns boolean
+-- settle_pause: waits until no claim is under way that began before the pauses that are committed now, for p_wait_ms at most. Null: none is;
+-- otherwise the processes that may be one, for people. Call it after the pause's transaction, in one of its own. Every claim holds its lock on
+-- kind_pause, taken before its snapshot, until its end. Who also reads what no claim reads is none, as a dump that goes on for hours, and neither is
+-- who only writes there or analyzes it, as an operator's transaction that pauses.
+create or replace function tenure.settle_pause(p_wait_ms integer default 2000) returns text
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
   v_end_at constant timestamptz := clock_timestamp() + p_wait_ms * interval '1 millisecond';
@@ -27,14 +28,16 @@ begin
     exit when v_holders = '{}' or clock_timestamp() > v_end_at;
     perform pg_sleep(0.002);
   end loop;
-  return v_holders = '{}';
+  return (
+    select string_agg(format('process %s (%s)', k.pid, concat_ws(', ', 'user ' || a.usename, 'application ' || nullif(a.application_name, ''), a.state)), ', ' order by k.pid)
+    from tenure.pause_readers() k left join pg_stat_activity a on a.pid = k.pid where k.virtualtransaction = any(v_holders));
 end $$;
 
-create or replace function tenure.pause_readers() returns table (virtualtransaction text)
+create or replace function tenure.pause_readers() returns table (virtualtransaction text, pid integer)
 language sql volatile as $$
-  select k.virtualtransaction from pg_locks k
+  select k.virtualtransaction, k.pid from pg_locks k
   where k.locktype = 'relation' and k.database = (select d.oid from pg_database d where d.datname = current_database())
-    and k.relation = 'tenure.kind_pause'::regclass and k.pid <> pg_backend_pid() and k.granted
+    and k.relation = 'tenure.kind_pause'::regclass and k.pid <> pg_backend_pid() and k.granted and k.mode = 'AccessShareLock'
     and not exists (select from pg_locks d where d.pid = k.pid and d.locktype = 'relation' and d.database = k.database
                     and d.relation = 'tenure.dead_letter'::regclass and d.granted)
 $$;

@@ -71,12 +71,13 @@ impl Client {
     pub(super) async fn settle_pause(&self) -> Result<(), Error> {
         let session = self.session().await?;
         let row = session.query_opt(&SETTLE_PAUSE, &[]).await.map_err(|e| Error::store(SETTLE_PAUSE.name, e))?;
-        if row.map_or(Ok(false), |row| column(&row, 0))? {
-            return Ok(());
-        }
-        let late = "paused, but a claim that began before is still under way after 2 s, and may start jobs";
+        let row = row.ok_or_else(|| Error::internal("settle_pause answered with no row"))?;
+        let Some(holders) = column::<Option<String>>(&row, 0)? else { return Ok(()) };
+        let late = format!(
+            "paused, but this began before and is still under way after 2 s; if it is a worker's claim, it may start jobs: {holders}"
+        );
         Err(Error::new(ErrorCode::Timeout, late)
-            .with_help("pause again, which waits for it again, before you rely on it"))
+            .with_help("pause again, which waits for it again, before you rely on it; or end that process"))
     }
 
     /// Undoes the [`pause_kind`](Self::pause_kind) of the same kind and queue, and no other. True: there was one.

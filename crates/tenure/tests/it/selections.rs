@@ -213,12 +213,20 @@ async fn a_pause_says_when_a_claim_that_began_before_does_not_come_to_its_end() 
         dump.batch_execute(read).await.unwrap();
         assert!(client.pause("mail", None, None).await.unwrap());
         assert!(client.pause_kind("act", Some("mail"), None, None).await.unwrap());
+        // Neither does an operator who has not committed yet, or a table that is just analyzed.
+        let operator = stage.db.sql().await;
+        let open = "begin; select tenure.pause_kind('other'); lock table tenure.kind_pause in share update exclusive mode";
+        operator.batch_execute(open).await.unwrap();
+        assert!(client.pause("reports", None, None).await.unwrap());
+        operator.batch_execute("rollback").await.unwrap();
         let mut hand = hand(stage, &["act"]).await;
         hand.sql.batch_execute("begin").await.unwrap();
         assert_eq!(hand.claim(3).await.unwrap().0.len(), 3);
         let late = client.pause("default", None, None).await.unwrap_err();
         assert_eq!(late.code(), ErrorCode::Timeout, "{late}");
+        let pid: i32 = hand.sql.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
         assert!(late.to_string().starts_with("paused, but"), "{late}");
+        assert!(late.to_string().contains(&format!("process {pid} (user ")), "{late}");
         hand.sql.batch_execute("commit").await.unwrap();
         assert!(!client.pause("default", None, None).await.unwrap(), "it was paused");
     })

@@ -50,7 +50,7 @@ begin
     from tenure.worker w
     where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now;
   if not found then
-    perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Stop its handlers and register a new worker.');
+    perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Call heartbeat: while its row lives, it renews the lease, and the claim can be repeated. If that is refused too, stop its handlers and register a new worker.');
   end if;
   if cardinality(p_wants) is distinct from cardinality(p_queues) or cardinality(p_after) is distinct from cardinality(p_queues) * v_lanes
      or p_kinds is null or array_position(p_after, null) > 0 then
@@ -110,7 +110,7 @@ begin
           returning r.id, r.kind, r.attempt, r.flags, r.block, c.mask),
         taken as (
           select g.id, g.kind, g.attempt, g.flags, g.block, g.mask, (row_number() over (partition by g.kind, g.attempt, g.flags order by g.id) - 1) / c_pieces_max as part
-          from (select * from gone union all select * from cut) g),
+          from (select n.id, n.kind, n.attempt, n.flags, n.block, n.mask from gone n union all select c.id, c.kind, c.attempt, c.flags, c.block, c.mask from cut c) g),
         leased as (
           insert into tenure.lease (worker_id, queue, kind, attempt, flags, leased_at, blocks, strip)
           select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array_agg(t.block order by t.id), tenure.join_bits(t.mask order by t.id)

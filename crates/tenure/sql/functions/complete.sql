@@ -34,7 +34,7 @@ begin
         and case when length(l.strip) = length(d.strip) then l.strip & d.strip = d.strip end
       returning l.id, l.attempt, l.leased_at, l.blocks, d.strip),
     ended as (
-      select * from gone union all select * from cut),
+      select g.id, g.attempt, g.leased_at, g.blocks, g.strip from gone g union all select c.id, c.attempt, c.leased_at, c.blocks, c.strip from cut c),
     stored as (
       insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at, result)
       select n.job_id, 'c', e.attempt, p_worker, e.id, e.leased_at, greatest(v_now, e.leased_at), r.result

@@ -104,6 +104,9 @@ async fn a_worker_that_is_unknown_or_over_its_lease_or_shows_another_token_claim
         let mut hand = hand(stage).await;
         let (worker, token) = (hand.worker, hand.token.clone());
         hand.worker = 4711;
+        let late = hand.claim(1).await.unwrap_err();
+        let hint = late.as_db_error().unwrap().hint().unwrap();
+        assert!(hint.starts_with("Call heartbeat"), "the way of a worker in any language: {hint}");
         assert_eq!(sqlstate(hand.claim(1).await), WORKER_GONE);
         hand.worker = worker;
         hand.token = "00000000-0000-0000-0000-000000000000".into();

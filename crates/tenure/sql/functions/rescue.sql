@@ -2,7 +2,8 @@
 -- Dead needs two sightings. By the lock: it is free, and free again at least the worker's grace later; this counts only for workers that
 -- locked since the server started or last lost all connections at once. By time: the lease is over, and still over a third of the lease later.
 -- It stops after a fifth of a second, so that a run never takes longer than its caller waits: what is done is kept, the rest comes next.
--- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "more": leases left, "next_ms": when the next sighting is due, or null}.
+-- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "more": whether to come again at once, "next_ms": when the next sighting is
+-- due, or null}. A run that stopped early and rescued nothing has no hurry: what it met cannot be rescued for now.
 -- Locks: worker rows of the suspects, skipping what others hold; for a dead worker its exclusive session lock until the end of the
 -- transaction, so that it cannot come back in the middle; its lease rows in the order of their ids, skipping what others hold (a
 -- handler's open transaction; it ends with the lease's time, and is met at the next run). Nothing else is waited for longer than 100 ms.
@@ -44,7 +45,6 @@ begin
   -- The next turn goes on behind what could not be rescued.
   update tenure.duty d set place = case when v_more and v_failed > 0 then v_lease.id else 0 end
     where d.name = 'rescue' and (d.place > 0 or v_more and v_failed > 0);
-  v_more := v_more or v_from > 0 and v_jobs > 0;
   -- The row stays a while: a claim that was under way when its worker died commits leases afterwards, and is found by them.
   delete from tenure.worker w
     where w.id = any(array(select x.id from tenure.worker x
@@ -52,7 +52,7 @@ begin
                            order by x.id for update skip locked));
   -- Last, since it locks the rows of workers that may be on their way back.
   perform tenure.sight_workers();
-  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more,
+  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more and v_jobs > 0,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
     'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
                 from tenure.worker w where w.suspected_at is not null and w.dead_at is null));
@@ -142,6 +142,7 @@ language plpgsql as $$
 declare
   c_lost_workers_max constant integer := 3;
   c_isolate_after constant integer := 2;
+  c_urgent constant smallint := 0;
   v_now timestamptz := clock_timestamp();
   v_lease tenure.lease;
   v_jobs bigint[];
@@ -176,9 +177,9 @@ begin
   perform tenure.bury(u.job, v_lease, 'worker_lost', v_message, v_now) from unnest(v_dead) as u(job);
   perform tenure.put_ready(v_isolated, v_lease.queue, -1::smallint, v_lease.kind, v_lease.attempt, v_lease.flags | 1);
   perform tenure.put_ready(array(select u.job from unnest(v_jobs) as u(job) where u.job <> all(v_cancelled || v_dead || v_isolated || v_unharmed)),
-                           v_lease.queue, 0::smallint, v_lease.kind, v_lease.attempt, v_lease.flags);
+                           v_lease.queue, tenure.lane_of(c_urgent, v_lease.flags), v_lease.kind, v_lease.attempt, v_lease.flags);
   perform tenure.put_ready(array(select u.job from unnest(v_unharmed) as u(job) where u.job <> all(v_cancelled)), v_lease.queue,
-                           case when v_lease.flags & 1 = 1 then -1 else 0 end::smallint, v_lease.kind, v_lease.attempt - 1, v_lease.flags);
+                           tenure.lane_of(c_urgent, v_lease.flags), v_lease.kind, v_lease.attempt - 1, v_lease.flags);
   return cardinality(v_jobs);
 end $$;
 

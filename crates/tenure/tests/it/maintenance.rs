@@ -343,6 +343,33 @@ async fn leases_that_cannot_be_rescued_do_not_keep_those_behind_them() {
 }
 
 #[tokio::test]
+async fn leases_that_fail_and_take_their_time_do_not_make_turns_without_a_pause() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue_many(&ACT, 3).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        hand.solo_kinds = vec!["act".into()];
+        let (mut jobs, _) = hand.claim(3).await.unwrap();
+        jobs.sort_by_key(|job| job.lease);
+        let slow = format!(
+            "create function refuse() returns trigger language plpgsql as
+               'begin if new.job_id <= {} then perform pg_sleep(0.25); raise exception ''broken''; end if; return new; end';
+             create trigger refuse before insert on tenure.attempt_error for each row execute function refuse()",
+            jobs[1].job
+        );
+        stage.sql.batch_execute(&slow).await.unwrap();
+        stage.expire(hand.worker).await;
+        let mut turns = Vec::new();
+        while turns.len() < 10 && !stage.statuses().await.contains_key("available") {
+            turns.push(stage.maintain().await["next_ms"].as_i64().unwrap());
+        }
+        assert!(turns.len() >= 3, "one lease a turn: {turns:?}");
+        assert!(turns.iter().all(|next_ms| *next_ms > 0), "{turns:?}");
+        stage.sql.batch_execute("drop trigger refuse on tenure.attempt_error").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_age_of_a_queue_counts_from_a_job_that_came_back() {
     on_stage(Size::Ci, async |stage| {
         let first = stage.enqueue(&ACT).await;

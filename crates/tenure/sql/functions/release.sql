@@ -1,7 +1,7 @@
 -- release: gives jobs back that were not run, or not to their end, for no fault of theirs. Transition: lease -> ready, in the
 -- urgent lane, with the attempt not used; -> outcome (cancelled) when somebody wants it cancelled, for the next worker would not know of
 -- that. Parameters as complete_many. Returns the slots that the lease no longer held.
--- Locks: the lease rows in the order given; none is waited for longer than a tenth of a second (55P03: release the others first).
+-- Locks: the lease rows in the order given, which is that of their ids; none is waited for longer than a tenth of a second (55P03: release the others first).
 -- Errors: TN002 when the arrays do not fit each other.
 create or replace function tenure.release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[])
 returns table (lease_id bigint, strip bit varying)
@@ -28,7 +28,7 @@ begin
           v_jobs := array(select n.job_id from tenure.jobs_in(v_lease.blocks, v_still) n);
           v_cancelled := tenure.cancel_wanted(v_lease, v_jobs);
           perform tenure.put_ready(array(select u.job from unnest(v_jobs) as u(job) where u.job <> all(v_cancelled)), v_lease.queue,
-                                   case when v_lease.flags & 1 = 1 then -1 else c_urgent end::smallint, v_lease.kind, v_lease.attempt - 1, v_lease.flags);
+                                   tenure.lane_of(c_urgent, v_lease.flags), v_lease.kind, v_lease.attempt - 1, v_lease.flags);
         end if;
       end if;
     end if;

@@ -295,9 +295,12 @@ fn lost(engine: &Engine, reports: &[Report]) {
     }
 }
 
+/// The leases in the order of their ids, in which everybody locks them.
 fn slots_of(reports: &[Report]) -> Slots {
     let mut slots = Slots::default();
-    for report in reports {
+    let mut ordered: Vec<&Report> = reports.iter().collect();
+    ordered.sort_by_key(|report| report.lease.id);
+    for report in ordered {
         slots.add(&report.lease, report.slot);
     }
     slots
@@ -313,6 +316,15 @@ mod tests {
     use super::super::report::tests::{a_failure, failure, report};
     use super::*;
     use crate::model::RawJson;
+
+    #[test]
+    fn leases_are_reported_in_the_order_of_their_ids() {
+        let reports =
+            [(9, 0), (2, 1), (9, 3), (5, 0), (2, 0)].map(|(lease, slot)| report(lease, slot, 7, Ending::Released));
+        let slots = slots_of(&reports);
+        assert_eq!(slots.leases, [2, 5, 9]);
+        assert!(slots.strips[0].has(1) && slots.strips[1].has(0) && slots.strips[2].has(3) && !slots.strips[0].has(3));
+    }
 
     #[test]
     fn a_group_holds_one_verb_of_one_registration() {

@@ -379,7 +379,15 @@ async fn a_selection_is_counted_first_and_cancelled_only_after_a_yes() {
         assert_eq!((&none["cancelled"], &none["counted"]), (&0.into(), &serde_json::json!({})));
         let done = json(db, &["job", "cancel", "--kind", "k", "--status", "available,retrying", "--yes", "--json"]);
         assert_eq!((&done["cancelled"], &done["requested"]), (&120.into(), &0.into()));
-        assert_eq!(tenure(db, &["job", "cancel", "--all", "--yes"]).out, "5 cancelled, 0 requested\n");
+        let mut other = db.sql().await;
+        let tx = other.transaction().await.expect("begin");
+        tx.execute("select from tenure.ready for update", &[]).await.expect("locked");
+        let busy = tenure(db, &["job", "cancel", "--all", "--yes"]);
+        assert_eq!((busy.code, busy.out.as_str()), (1, "0 cancelled, 0 requested\n"));
+        assert!(busy.said.contains("5 left, as somebody is just changing them: call again"), "{}", busy.said);
+        tx.rollback().await.expect("rolled back");
+        let all = tenure(db, &["job", "cancel", "--all", "--yes"]);
+        assert_eq!((all.code, all.out.as_str()), (0, "5 cancelled, 0 requested\n"));
     })
     .await;
 }

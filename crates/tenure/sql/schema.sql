@@ -270,7 +270,7 @@ view worker_list(id bigint, name text, host text, pid integer, version text, que
 -- functions that a client calls (security definer)
 function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
-function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT place text, OUT after text[]) returns record
+function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT busy bigint, OUT place text, OUT after text[]) returns record
 function cancel_settled(p_job bigint) returns text
 function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes smallint[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, idempotency_key text, payload json)
 function complete(p_job bigint, p_fence bigint, p_result json DEFAULT NULL::json) returns void
@@ -325,10 +325,12 @@ function begin_walk(r tenure.partition) returns tenure.partition
 function bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamp with time zone) returns void
 function bytes_of(p_jobs bigint[]) returns bigint
 function can_be_emptied(r tenure.partition) returns boolean
-function cancel_held(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
-function cancel_later(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
-function cancel_leased(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
-function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, OUT jobs bigint, OUT after text[]) returns record
+function cancel_held(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
+function cancel_job(p_job bigint) returns text
+function cancel_later(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
+function cancel_leased(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
+function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
+function cancel_rows_max() returns integer
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts smallint, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
@@ -342,7 +344,7 @@ function drop_range(p_first bigint) returns bigint
 function drop_ranges() returns integer
 function drop_unused(p_ranges bigint[], p_drawn bigint) returns bigint
 function empty_range(r tenure.partition) returns tenure.partition
-function end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
+function end_cancelled(p_jobs bigint[], p_attempt smallint) returns integer
 function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
 function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
 function errors_of(p_job bigint) returns json
@@ -364,7 +366,10 @@ function keep_shortest() returns interval
 function kinds_open(p_kinds text[], p_queue text, p_paused text[], p_in text[]) returns text[]
 function lane_of(p_priority smallint, p_flags smallint) returns smallint
 function lease_of(p_job bigint) returns tenure.lease
+function leave_held(p_row tenure.held, p_gone bit) returns void
+function leave_later(p_row tenure.later, p_gone bit) returns void
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
+function leave_ready(p_row tenure.ready, p_gone bit) returns void
 function leave_spare(p_width_max bigint) returns void
 function limit_idle(p_ms bigint) returns void
 function live_in(p_first bigint, p_end bigint, p_limit integer) returns bigint[]
@@ -391,7 +396,7 @@ function put_off(r tenure.partition, p_at timestamp with time zone) returns tenu
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
 function refuse(p_state text, p_message text, p_hint text) returns void
-function request_cancels(p_jobs bigint[], p_worker bigint) returns boolean
+function request_cancels(p_jobs bigint[], p_worker bigint, p_end_at timestamp with time zone) returns bigint[]
 function rescue_lease(p_lease bigint) returns bigint
 function retain_dead(p_limit integer) returns bigint
 function retain_range(p_limit integer) returns TABLE(removed bigint, emptied integer)

@@ -5,6 +5,13 @@
 create or replace function tenure.cancel(p_job bigint) returns text
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
+begin
+  return tenure.cancel_job(p_job);
+end $$;
+
+-- cancel_job: what cancel and cancel_settled have in common. How long a lock is waited for is theirs.
+create or replace function tenure.cancel_job(p_job bigint) returns text
+language plpgsql as $$
 declare
   c_looks constant integer := 10;
   v_now timestamptz := clock_timestamp();
@@ -45,7 +52,8 @@ end $$;
 
 -- cancel_settled: the second look of whoever got 'requested', in a transaction of its own after that of cancel. A verb that was ending the attempt
 -- meanwhile did not see the request: it is waited for, and the job that waits again is cancelled. After 'requested' from here no further attempt
--- begins. Returns what cancel returns. Locks: the job's lease row FOR KEY SHARE, waited for a second at most, then those of cancel.
+-- begins. Returns what cancel returns. Errors: TN005 when somebody is just cancelling or ending the job, and nobody's request is there yet.
+-- Locks: the job's lease row FOR KEY SHARE, then those of cancel, none waited for longer than a second.
 create or replace function tenure.cancel_settled(p_job bigint) returns text
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
@@ -57,14 +65,18 @@ begin
   for i in 1 .. c_looks loop
     v_lease := (tenure.lease_of(p_job)).id;
     perform from tenure.lease l where l.id = v_lease for key share;
-    v_answer := tenure.cancel(p_job);
+    v_answer := tenure.cancel_job(p_job);
     exit when v_answer <> 'requested'
       or exists (select from tenure.lease l where l.id = v_lease and tenure.slot_of(l.blocks, l.strip, p_job) is not null);
   end loop;
   return v_answer;
 exception when lock_not_available then
-  -- A handler's open transaction holds its lease: it commits the end, or the attempt goes on, and the request is seen by now.
-  return 'requested';
+  -- A handler's open transaction holds its lease: it commits the end, or the attempt goes on, and the request is seen by now. If there is one: who
+  -- makes it may still roll back, and then nobody has asked.
+  if exists (select from tenure.cancel_request c where c.job_id = p_job) then
+    return 'requested';
+  end if;
+  perform tenure.refuse('TN005', format('somebody is just cancelling or ending job %s', p_job), 'Try again when that transaction has ended.');
 end $$;
 
 -- take_waiting: takes one job out of ready, later or held. Returns the attempts that it has used; null: it does not wait there.
@@ -86,32 +98,51 @@ begin
     select r.* into v_ready from tenure.ready r where r.block = v_block and r.id <> r.block and get_bit(r.mask, v_bit) = 1 for update;
   end if;
   if found then
-    if v_ready.mask = v_mask then
-      delete from tenure.ready r where r.queue = v_ready.queue and r.priority = v_ready.priority and r.id = v_ready.id;
-    else
-      update tenure.ready r set mask = r.mask & ~ v_mask where r.queue = v_ready.queue and r.priority = v_ready.priority and r.id = v_ready.id;
-    end if;
+    perform tenure.leave_ready(v_ready, v_mask);
     return v_ready.attempt;
   end if;
   select t.* into v_later from tenure.later t where t.block = v_block and get_bit(t.mask, v_bit) = 1 for update;
   if found then
-    if v_later.mask = v_mask then
-      delete from tenure.later t where t.block = v_later.block and t.id = v_later.id;
-    else
-      update tenure.later t set mask = t.mask & ~ v_mask where t.block = v_later.block and t.id = v_later.id;
-    end if;
+    perform tenure.leave_later(v_later, v_mask);
     return v_later.attempt;
   end if;
   select h.* into v_held from tenure.held h where h.block = v_block and get_bit(h.mask, v_bit) = 1 for update;
   if found then
-    if v_held.mask = v_mask then
-      delete from tenure.held h where h.block = v_held.block and h.id = v_held.id;
-    else
-      update tenure.held h set mask = h.mask & ~ v_mask where h.block = v_held.block and h.id = v_held.id;
-    end if;
+    perform tenure.leave_held(v_held, v_mask);
     return v_held.attempt;
   end if;
   return null;
+end $$;
+
+-- leave_ready, leave_later, leave_held: take jobs out of a row that the caller has locked; the row goes with its last job.
+create or replace function tenure.leave_ready(p_row tenure.ready, p_gone bit(128)) returns void
+language plpgsql as $$
+begin
+  if p_row.mask = p_gone then
+    delete from tenure.ready r where r.queue = p_row.queue and r.priority = p_row.priority and r.id = p_row.id;
+  elsif bit_count(p_gone) > 0 then
+    update tenure.ready r set mask = r.mask & ~ p_gone where r.queue = p_row.queue and r.priority = p_row.priority and r.id = p_row.id;
+  end if;
+end $$;
+
+create or replace function tenure.leave_later(p_row tenure.later, p_gone bit(128)) returns void
+language plpgsql as $$
+begin
+  if p_row.mask = p_gone then
+    delete from tenure.later t where t.block = p_row.block and t.id = p_row.id;
+  elsif bit_count(p_gone) > 0 then
+    update tenure.later t set mask = t.mask & ~ p_gone where t.block = p_row.block and t.id = p_row.id;
+  end if;
+end $$;
+
+create or replace function tenure.leave_held(p_row tenure.held, p_gone bit(128)) returns void
+language plpgsql as $$
+begin
+  if p_row.mask = p_gone then
+    delete from tenure.held h where h.block = p_row.block and h.id = p_row.id;
+  elsif bit_count(p_gone) > 0 then
+    update tenure.held h set mask = h.mask & ~ p_gone where h.block = p_row.block and h.id = p_row.id;
+  end if;
 end $$;
 
 -- take_cancel_requests: which of these jobs somebody wants cancelled. Their requests are removed; one that somebody holds counts all the same (a

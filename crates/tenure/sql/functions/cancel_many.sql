@@ -1,43 +1,48 @@
 -- cancel_many: one batch of the cancel of a selection. The caller repeats it, each time in a transaction of its own, with the place where the batch
--- before stopped, until there is none; and from the start until nothing was left to do, because jobs move meanwhile.
+-- before stopped, until there is none; and from the start until nothing was left to do and nobody was in the way, because jobs move meanwhile.
 -- Transition: later, held, ready -> outcome (cancelled); a job that runs is asked for through its worker (cancel_request).
 -- Parameters: p_statuses of the jobs (scheduled, retrying, snoozed, held, available, running); p_queue, p_kind (null: any); p_before: enqueued
 -- before this instant (null: whenever); p_place and p_after: what the batch before returned (null: from the start); p_limit jobs, about.
--- Returns one row: jobs cancelled, jobs asked for, and where it stopped; place is null at the end.
--- Locks: rows of one of later, held or ready in the order of their keys, or of lease FOR KEY SHARE, skipping what others hold. No longer than
--- about 200 ms, so that it may be no part of a longer transaction.
+-- Returns one row: jobs cancelled, jobs asked for, jobs of the selection that were left because somebody is just changing them (busy), and where
+-- it stopped; place is null at the end.
+-- Locks: single rows of one of later, held or ready in the order of their keys, or of lease FOR KEY SHARE, skipping what others hold. It stops
+-- after 200 ms or 100,000 rows, whatever the selection meets, so that it may be no part of a longer transaction.
 create or replace function tenure.cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamptz,
                                    p_place text default null, p_after text[] default null, p_limit integer default 2000,
-                                   out cancelled bigint, out requested bigint, out place text, out after text[])
+                                   out cancelled bigint, out requested bigint, out busy bigint, out place text, out after text[])
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
 declare
   c_place constant text := coalesce(p_place, 'later');
-  v_step record;
+  c_end_at constant timestamptz := clock_timestamp() + interval '200 milliseconds';
 begin
   if p_statuses is null or not p_statuses <@ array['scheduled', 'retrying', 'snoozed', 'held', 'available', 'running'] then
     perform tenure.refuse('TN002', format('jobs in the states %s cannot be cancelled', p_statuses),
       'Name some of scheduled, retrying, snoozed, held, available and running.');
   end if;
-  case c_place
-    when 'later' then
-      v_step := tenure.cancel_later(p_statuses, p_queue, p_kind, p_before, p_after, p_limit);
-    when 'held' then
-      v_step := tenure.cancel_held(p_queue, p_kind, p_before, p_after, case when 'held' = any(p_statuses) then p_limit else 0 end);
-    when 'ready' then
-      v_step := tenure.cancel_ready(p_queue, p_kind, p_before, p_after, case when 'available' = any(p_statuses) then p_limit else 0 end);
-    when 'lease' then
-      v_step := tenure.cancel_leased(p_queue, p_kind, p_before, p_after, case when 'running' = any(p_statuses) then p_limit else 0 end);
-    else
-      perform tenure.refuse('TN002', format('%L is no place where jobs stand', c_place), 'Pass what the batch before returned, or null.');
-  end case;
-  cancelled := case c_place when 'lease' then 0 else v_step.jobs end;
-  requested := case c_place when 'lease' then v_step.jobs else 0 end;
-  after := v_step.after;
+  cancelled := 0;
+  requested := 0;
+  busy := 0;
+  if c_place = 'later' and p_statuses && array['scheduled', 'retrying', 'snoozed'] then
+    select s.jobs, s.busy, s.after into cancelled, busy, after
+      from tenure.cancel_later(p_statuses, p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
+  elsif c_place = 'held' and 'held' = any(p_statuses) then
+    select s.jobs, s.busy, s.after into cancelled, busy, after from tenure.cancel_held(p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
+  elsif c_place = 'ready' and 'available' = any(p_statuses) then
+    select s.jobs, s.busy, s.after into cancelled, busy, after from tenure.cancel_ready(p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
+  elsif c_place = 'lease' and 'running' = any(p_statuses) then
+    select s.jobs, s.busy, s.after into requested, busy, after from tenure.cancel_leased(p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
+  elsif c_place not in ('later', 'held', 'ready', 'lease') then
+    perform tenure.refuse('TN002', format('%L is no place where jobs stand', c_place), 'Pass what the batch before returned, or null.');
+  end if;
   -- Jobs go from later and held to ready, and from there to lease: whoever follows them meets each.
   place := case when after is not null then c_place
                 else (array['held', 'ready', 'lease'])[array_position(array['later', 'held', 'ready'], c_place)] end;
 end $$;
+
+-- cancel_rows_max: rows that a batch reads at most. Each is compared on its own, so that the time is looked at also where the selection meets little.
+create or replace function tenure.cancel_rows_max() returns integer
+language sql immutable as $$ select 100000 $$;
 
 -- chosen_jobs: those of a bundle that were enqueued before p_before, and their mask.
 create or replace function tenure.chosen_jobs(p_block bigint, p_mask bit(128), p_before timestamptz, out jobs bigint[], out mask bit(128))
@@ -53,147 +58,161 @@ begin
     where j.id >= p_block * 128 and j.id < p_block * 128 + 128 and get_bit(p_mask, (j.id & 127)::integer) = 1 and j.created_at < p_before;
 end $$;
 
-create or replace function tenure.end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
-language sql as $$
-  insert into tenure.outcome (job_id, state, attempt, finished_at) select u.job, 'x', p_attempt, clock_timestamp() from unnest(p_jobs) as u(job)
-$$;
+-- end_cancelled: their outcomes, and how many there are.
+create or replace function tenure.end_cancelled(p_jobs bigint[], p_attempt smallint) returns integer
+language plpgsql as $$
+begin
+  insert into tenure.outcome (job_id, state, attempt, finished_at) select u.job, 'x', p_attempt, clock_timestamp() from unnest(p_jobs) as u(job);
+  return cardinality(p_jobs);
+end $$;
 
 create or replace function tenure.cancel_later(p_statuses text[], p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer,
-                                    out jobs bigint, out after text[])
+                                    p_end_at timestamptz, out jobs bigint, out busy bigint, out after text[])
 language plpgsql as $$
 declare
   v_reasons constant "char"[] := array(select r.reason from (values ('scheduled', 's'::"char"), ('retrying', 'r'), ('snoozed', 'z')) as r(status, reason)
                                        where r.status = any(p_statuses));
-  v_end_at constant timestamptz := clock_timestamp() + interval '200 milliseconds';
   v_row record;
+  v_later tenure.later;
   v_chosen record;
 begin
   jobs := 0;
-  if v_reasons = '{}' then
-    return;
-  end if;
+  busy := 0;
   for v_row in
-    select t.block, t.id, t.mask, t.attempt from tenure.later t
-    where (t.block, t.id) > (coalesce(p_after[1]::bigint, -1), coalesce(p_after[2]::bigint, -1)) and t.reason = any(v_reasons)
-      and (p_queue is null or t.queue = p_queue) and (p_kind is null or t.kind = p_kind)
-    order by t.block, t.id limit p_limit for update skip locked
+    select t.block, t.id, t.reason, t.queue, t.kind, t.mask from tenure.later t
+    where (t.block, t.id) > (coalesce(p_after[1]::bigint, -1), coalesce(p_after[2]::bigint, -1))
+    order by t.block, t.id limit tenure.cancel_rows_max()
   loop
-    v_chosen := tenure.chosen_jobs(v_row.block, v_row.mask, p_before);
-    if v_chosen.mask = v_row.mask then
-      delete from tenure.later t where t.block = v_row.block and t.id = v_row.id;
-    elsif v_chosen.jobs <> '{}' then
-      update tenure.later t set mask = t.mask & ~ v_chosen.mask where t.block = v_row.block and t.id = v_row.id;
+    if v_row.reason = any(v_reasons) and (p_queue is null or v_row.queue = p_queue) and (p_kind is null or v_row.kind = p_kind) then
+      select t.* into v_later from tenure.later t where t.block = v_row.block and t.id = v_row.id for update skip locked;
+      if found then
+        v_chosen := tenure.chosen_jobs(v_later.block, v_later.mask, p_before);
+        perform tenure.leave_later(v_later, v_chosen.mask);
+        jobs := jobs + tenure.end_cancelled(v_chosen.jobs, v_later.attempt);
+      elsif exists (select from tenure.later t where t.block = v_row.block and t.id = v_row.id) then
+        busy := busy + cardinality((tenure.chosen_jobs(v_row.block, v_row.mask, p_before)).jobs);
+      end if;
     end if;
-    perform tenure.end_cancelled(v_chosen.jobs, v_row.attempt);
-    jobs := jobs + cardinality(v_chosen.jobs);
     after := array[v_row.block, v_row.id]::text[];
-    exit when jobs >= p_limit or clock_timestamp() > v_end_at;
+    exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
 end $$;
 
-create or replace function tenure.cancel_held(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer,
-                                   out jobs bigint, out after text[])
+create or replace function tenure.cancel_held(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer, p_end_at timestamptz,
+                                   out jobs bigint, out busy bigint, out after text[])
 language plpgsql as $$
 declare
-  v_end_at constant timestamptz := clock_timestamp() + interval '200 milliseconds';
   v_row record;
+  v_held tenure.held;
   v_chosen record;
 begin
   jobs := 0;
+  busy := 0;
   for v_row in
-    select h.block, h.id, h.mask, h.attempt from tenure.held h
+    select h.block, h.id, h.queue, h.kind, h.mask from tenure.held h
     where (h.block, h.id) > (coalesce(p_after[1]::bigint, -1), coalesce(p_after[2]::bigint, -1))
-      and (p_queue is null or h.queue = p_queue) and (p_kind is null or h.kind = p_kind)
-    order by h.block, h.id limit p_limit for update skip locked
+    order by h.block, h.id limit tenure.cancel_rows_max()
   loop
-    v_chosen := tenure.chosen_jobs(v_row.block, v_row.mask, p_before);
-    if v_chosen.mask = v_row.mask then
-      delete from tenure.held h where h.block = v_row.block and h.id = v_row.id;
-    elsif v_chosen.jobs <> '{}' then
-      update tenure.held h set mask = h.mask & ~ v_chosen.mask where h.block = v_row.block and h.id = v_row.id;
+    if (p_queue is null or v_row.queue = p_queue) and (p_kind is null or v_row.kind = p_kind) then
+      select h.* into v_held from tenure.held h where h.block = v_row.block and h.id = v_row.id for update skip locked;
+      if found then
+        v_chosen := tenure.chosen_jobs(v_held.block, v_held.mask, p_before);
+        perform tenure.leave_held(v_held, v_chosen.mask);
+        jobs := jobs + tenure.end_cancelled(v_chosen.jobs, v_held.attempt);
+      elsif exists (select from tenure.held h where h.block = v_row.block and h.id = v_row.id) then
+        busy := busy + cardinality((tenure.chosen_jobs(v_row.block, v_row.mask, p_before)).jobs);
+      end if;
     end if;
-    perform tenure.end_cancelled(v_chosen.jobs, v_row.attempt);
-    jobs := jobs + cardinality(v_chosen.jobs);
     after := array[v_row.block, v_row.id]::text[];
-    exit when jobs >= p_limit or clock_timestamp() > v_end_at;
+    exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
 end $$;
 
 -- cancel_ready walks one queue when one is named: its rows stand side by side.
-create or replace function tenure.cancel_ready(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer,
-                                    out jobs bigint, out after text[])
+create or replace function tenure.cancel_ready(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer, p_end_at timestamptz,
+                                    out jobs bigint, out busy bigint, out after text[])
 language plpgsql as $$
 declare
-  v_end_at constant timestamptz := clock_timestamp() + interval '200 milliseconds';
   v_last_queue constant text := coalesce(p_queue, (select r.queue from tenure.ready r order by r.queue desc limit 1));
   v_row record;
+  v_ready tenure.ready;
   v_chosen record;
 begin
   jobs := 0;
+  busy := 0;
   for v_row in
-    select r.queue, r.priority, r.id, r.block, r.mask, r.attempt from tenure.ready r
+    select r.queue, r.priority, r.id, r.kind, r.block, r.mask from tenure.ready r
     where (r.queue, r.priority, r.id) > (coalesce(p_after[1], p_queue, ''), coalesce(p_after[2]::smallint, -2::smallint), coalesce(p_after[3]::bigint, -1))
-      and r.queue <= v_last_queue and (p_kind is null or r.kind = p_kind)
-    order by r.queue, r.priority, r.id limit p_limit for update skip locked
+      and r.queue <= v_last_queue
+    order by r.queue, r.priority, r.id limit tenure.cancel_rows_max()
   loop
-    v_chosen := tenure.chosen_jobs(v_row.block, v_row.mask, p_before);
-    if v_chosen.mask = v_row.mask then
-      delete from tenure.ready r where r.queue = v_row.queue and r.priority = v_row.priority and r.id = v_row.id;
-    elsif v_chosen.jobs <> '{}' then
-      update tenure.ready r set mask = r.mask & ~ v_chosen.mask where r.queue = v_row.queue and r.priority = v_row.priority and r.id = v_row.id;
+    if p_kind is null or v_row.kind = p_kind then
+      select r.* into v_ready from tenure.ready r
+        where r.queue = v_row.queue and r.priority = v_row.priority and r.id = v_row.id for update skip locked;
+      if found then
+        v_chosen := tenure.chosen_jobs(v_ready.block, v_ready.mask, p_before);
+        perform tenure.leave_ready(v_ready, v_chosen.mask);
+        jobs := jobs + tenure.end_cancelled(v_chosen.jobs, v_ready.attempt);
+      elsif exists (select from tenure.ready r where r.queue = v_row.queue and r.priority = v_row.priority and r.id = v_row.id) then
+        busy := busy + cardinality((tenure.chosen_jobs(v_row.block, v_row.mask, p_before)).jobs);
+      end if;
     end if;
-    perform tenure.end_cancelled(v_chosen.jobs, v_row.attempt);
-    jobs := jobs + cardinality(v_chosen.jobs);
     after := array[v_row.queue, v_row.priority::text, v_row.id::text];
-    exit when jobs >= p_limit or clock_timestamp() > v_end_at;
+    exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
 end $$;
 
 -- cancel_leased takes a lock that the end of an attempt waits for: it then sees the request, and no further attempt begins. Where somebody is just
 -- ending one the request is made without; the next pass meets the job where it waits, or maintenance does. It counts those that were not asked for before,
 -- so that a pass over jobs whose workers take their time ends.
-create or replace function tenure.cancel_leased(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer,
-                                     out jobs bigint, out after text[])
+create or replace function tenure.cancel_leased(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer, p_end_at timestamptz,
+                                     out jobs bigint, out busy bigint, out after text[])
 language plpgsql as $$
 declare
-  v_end_at constant timestamptz := clock_timestamp() + interval '200 milliseconds';
   v_row record;
-  v_lease tenure.lease;
   v_jobs bigint[];
+  v_busy bigint[];
 begin
   jobs := 0;
+  busy := 0;
   for v_row in
-    select l.id, l.worker_id, l.blocks, l.strip from tenure.lease l
-    where l.id > coalesce(p_after[1]::bigint, -1) and (p_queue is null or l.queue = p_queue) and (p_kind is null or l.kind = p_kind)
-    order by l.id limit p_limit
+    select l.id, l.worker_id, l.queue, l.kind from tenure.lease l
+    where l.id > coalesce(p_after[1]::bigint, -1) order by l.id limit tenure.cancel_rows_max()
   loop
-    v_lease := null;
-    select l.* into v_lease from tenure.lease l where l.id = v_row.id for key share skip locked;
-    continue when v_lease.id is null and not exists (select from tenure.lease l where l.id = v_row.id);
-    v_jobs := array(
-      select n.job_id from tenure.jobs_in(coalesce(v_lease.blocks, v_row.blocks), coalesce(v_lease.strip, v_row.strip)) n
-      where (p_before is null or exists (select from tenure.job j where j.id = n.job_id and j.created_at < p_before))
-        and not exists (select from tenure.cancel_request c where c.job_id = n.job_id and c.worker_id = v_row.worker_id)
-      order by n.job_id);
-    if v_jobs <> '{}' and tenure.request_cancels(v_jobs, v_row.worker_id) then
-      jobs := jobs + cardinality(v_jobs);
-      perform tenure.tell(v_row.worker_id, 'cancel ' || u.job) from unnest(v_jobs) as u(job);
+    if (p_queue is null or v_row.queue = p_queue) and (p_kind is null or v_row.kind = p_kind) then
+      perform from tenure.lease l where l.id = v_row.id for key share skip locked;
+      v_jobs := array(
+        select n.job_id from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n
+        where l.id = v_row.id and (p_before is null or exists (select from tenure.job j where j.id = n.job_id and j.created_at < p_before))
+          and not exists (select from tenure.cancel_request c where c.job_id = n.job_id and c.worker_id = v_row.worker_id)
+        order by n.job_id);
+      if v_jobs <> '{}' then
+        v_busy := tenure.request_cancels(v_jobs, v_row.worker_id, p_end_at);
+        jobs := jobs + cardinality(v_jobs) - cardinality(v_busy);
+        busy := busy + cardinality(v_busy);
+        perform tenure.tell(v_row.worker_id, 'cancel ' || u.job) from unnest(v_jobs) as u(job) where u.job <> all(v_busy);
+      end if;
     end if;
     after := array[v_row.id]::text[];
-    exit when jobs >= p_limit or clock_timestamp() > v_end_at;
+    exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
 end $$;
 
--- request_cancels: false, and nothing was asked for, when somebody else is just asking for one of these jobs and has not committed: the ends of all
--- leases that the caller has locked would wait with it.
-create or replace function tenure.request_cancels(p_jobs bigint[], p_worker bigint) returns boolean
-language plpgsql set lock_timeout = '20ms' as $$
+-- request_cancels: asks for these jobs, and returns those that were left since somebody else is just asking for them and has not committed: the ends
+-- of all leases that the caller has locked would wait with it. Whom the wait was for is not said, so the halves are tried, until p_end_at.
+create or replace function tenure.request_cancels(p_jobs bigint[], p_worker bigint, p_end_at timestamptz) returns bigint[]
+language plpgsql set lock_timeout = '5ms' as $$
+declare
+  c_half constant integer := cardinality(p_jobs) / 2;
 begin
   insert into tenure.cancel_request (job_id, worker_id) select u.job, p_worker from unnest(p_jobs) as u(job) order by u.job
     on conflict (job_id) do update set worker_id = excluded.worker_id;
-  return true;
+  return '{}';
 exception when lock_not_available then
-  return false;
+  if c_half = 0 or clock_timestamp() > p_end_at then
+    return p_jobs;
+  end if;
+  return tenure.request_cancels(p_jobs[:c_half], p_worker, p_end_at) || tenure.request_cancels(p_jobs[c_half + 1:], p_worker, p_end_at);
 end $$;
 
 -- count_jobs: how many a cancel of this selection would meet, by status. Counts bundles and not jobs unless an instant is named. Locks: none.

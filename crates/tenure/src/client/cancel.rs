@@ -13,6 +13,11 @@ use crate::store::operate::{CANCEL_MANY, COUNT_JOBS};
 /// A selection is gone through again while jobs moved under it, at most so often: a job that fails and waits again all
 /// the time is met by the next of them.
 const PASSES_MAX: usize = 10;
+/// What somebody is just changing is looked for again so often, and so long apart; a claim or a cancel takes
+/// milliseconds, whoever takes longer has left a transaction open.
+const LOOKS_MAX: usize = 20;
+/// See [`LOOKS_MAX`].
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Which unfinished jobs are meant: those that have all that is named.
 ///
@@ -35,6 +40,15 @@ pub struct CancelledMany {
     pub cancelled: u64,
     /// They run; their workers were asked to stop them.
     pub requested: u64,
+    /// They were left as they are: when they were met last, somebody had just changed them, or asked for the same, and
+    /// had not committed for 2 s. Calling again meets them. Only known when the call returns; 0: nobody was left out.
+    pub busy: u64,
+}
+
+impl CancelledMany {
+    fn done(&self) -> u64 {
+        self.cancelled + self.requested
+    }
 }
 
 impl CancelFilter {
@@ -147,7 +161,8 @@ impl Client {
 
     /// Cancels all jobs of the filter that were enqueued before now, a few thousand per transaction: those that wait at
     /// once, those that run through their workers. What is done stays done when it fails half way; calling again does
-    /// the rest. `done` is told after each transaction how many there were so far.
+    /// the rest. Jobs that somebody is just changing are looked for again for 2 s; how many were left after that is the
+    /// answer's [`busy`](CancelledMany::busy). `done` is told after each transaction how many there were so far.
     ///
     /// # Errors
     /// `BadInput`: as [`count_unfinished`](Self::count_unfinished).
@@ -161,24 +176,34 @@ impl Client {
         let before = filter.before(&clock).map_or(clock.now, |instant| instant.min(clock.now));
         let filter = CancelFilter { created_before: Some(before), ..filter.clone() };
         let mut sum = CancelledMany::default();
-        for _ in 0..PASSES_MAX {
-            let had = sum;
-            self.cancel_pass(&filter, &mut sum, &mut done).await?;
-            if sum == had {
-                break;
+        let (mut passes, mut looks) = (0, 0);
+        loop {
+            let before = sum.done();
+            sum.busy = self.cancel_pass(&filter, &mut sum, &mut done).await?;
+            if sum.done() > before {
+                passes += 1;
+                if passes == PASSES_MAX {
+                    return Ok(sum);
+                }
+            } else if sum.busy == 0 || looks == LOOKS_MAX {
+                return Ok(sum);
+            } else {
+                looks += 1;
+                tokio::time::sleep(LOOK).await; // until who is in the way has committed
             }
         }
-        Ok(sum)
     }
 
-    /// Once through all places where jobs stand.
+    /// Once through all places where jobs stand. How many were busy.
     async fn cancel_pass(
         &self,
         filter: &CancelFilter,
         sum: &mut CancelledMany,
         done: &mut impl FnMut(CancelledMany),
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
+        sum.busy = 0;
         let statuses = filter.status_names();
+        let mut busy = 0;
         let (mut place, mut after) = (None::<String>, None::<Vec<String>>);
         loop {
             let session = self.session().await?;
@@ -191,14 +216,15 @@ impl Client {
                 .map_err(|e| Error::store(CANCEL_MANY.name, e))?
                 .ok_or_else(|| Error::internal("cancel_many answered with no row"))?;
             let (cancelled, requested): (i64, i64) = (column(&row, 0)?, column(&row, 1)?);
+            busy += column::<i64>(&row, 2)?.unsigned_abs();
             if cancelled + requested > 0 {
                 sum.cancelled += cancelled.unsigned_abs();
                 sum.requested += requested.unsigned_abs();
                 done(*sum);
             }
-            (place, after) = (column(&row, 2)?, column(&row, 3)?);
+            (place, after) = (column(&row, 3)?, column(&row, 4)?);
             if place.is_none() {
-                return Ok(());
+                return Ok(busy);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::statement::Statement;
 /// States, queue, kind and instant of the enqueue (null: any), and where the batch before stopped (null: the start).
 pub(crate) const CANCEL_MANY: Statement = Statement {
     name: "cancel jobs of a selection",
-    sql: "select b.cancelled, b.requested, b.place, b.after from tenure.cancel_many($1, $2, $3, $4, $5, $6) b",
+    sql: "select b.cancelled, b.requested, b.busy, b.place, b.after from tenure.cancel_many($1, $2, $3, $4, $5, $6) b",
     params: &[Type::TEXT_ARRAY, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::TEXT, Type::TEXT_ARRAY],
 };
 

@@ -8,7 +8,7 @@ use tenure::{
     CancelFilter, Cancelled, Client, Context, DeadFilter, ErrorCode, Fail, JobId, JobOptions, KindOptions, RawJson,
     RequeuePace, Worker,
 };
-use tenure_scenarios::protocol::{Hand, Registration};
+use tenure_scenarios::protocol::{Hand, Registration, sqlstate};
 use tenure_scenarios::scenario::cancel::cancels_at_random;
 use tenure_scenarios::scenario::pause::{paused_kind_is_passed_over_once, pauses_hold_everywhere, requeue_spread};
 use tenure_scenarios::{Act, Size, Stage, assert_held, on_stage};
@@ -101,9 +101,80 @@ async fn cancelled_jobs_of_a_selection_that_somebody_holds_are_met_at_the_next_c
         let mut other = stage.db.sql().await;
         let tx = other.transaction().await.unwrap();
         tx.execute("select from tenure.ready order by id limit 1 for update", &[]).await.unwrap();
-        assert_eq!(client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap().cancelled, 200);
+        let first = client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap();
+        assert_eq!((first.cancelled, first.busy), (200, 100));
         tx.rollback().await.unwrap();
-        assert_eq!(client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap().cancelled, 100);
+        let second = client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap();
+        assert_eq!((second.cancelled, second.busy), (100, 0));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_a_selection_meets_what_somebody_held_for_a_moment() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        enqueue(&client, "default", "act", 100, NOW).await;
+        enqueue(&client, "default", "act", 10, HOUR).await;
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        tx.execute("select from tenure.ready for update", &[]).await.unwrap();
+        let (told, mut tell) = (tokio::sync::Notify::new(), Vec::new());
+        let all = CancelFilter::all();
+        let cancel = client.cancel_many(&all, |sum| {
+            tell.push(sum.cancelled);
+            told.notify_one();
+        });
+        let release = async {
+            told.notified().await;
+            tx.rollback().await.unwrap();
+        };
+        let (sum, ()) = tokio::join!(cancel, release);
+        let sum = sum.unwrap();
+        assert_eq!((sum.cancelled, sum.busy), (110, 0));
+        assert_eq!(tell.first(), Some(&10), "the others were held");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_selection_that_meets_nothing_among_very_many_jobs_is_gone_through_in_short_steps() {
+    on_stage(Size::Ci, async |stage| {
+        const ROWS: i64 = 150_000;
+        let kept = "insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
+            select n, n, clock_timestamp() + interval '1 hour', 's', 'default', 2, 'other', 0, 0, tenure.mask_fresh(1) from generate_series(1, $1::bigint) n";
+        stage.execute(kept, &[&ROWS]).await;
+        let step = "select (b.after)[1]::bigint, b.place, b.cancelled from tenure.cancel_many(array['scheduled'], null, 'act', null) b";
+        let row = stage.sql.query_one(step, &[]).await.unwrap();
+        let (after, place, cancelled): (Option<i64>, String, i64) = (row.get(0), row.get(1), row.get(2));
+        assert!(after.is_some_and(|after| after < ROWS), "the step ended at {after:?} of {ROWS}");
+        assert_eq!((place.as_str(), cancelled), ("later", 0));
+        stage.execute("delete from tenure.later", &[]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_asks_for_the_second_look_alone_is_not_told_of_a_request_that_nobody_made() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&Act::Sleep { ms: 0 }).await;
+        let mut hand = hand(stage, &["act"]).await;
+        hand.claim(1).await.unwrap();
+        let settled = "select tenure.cancel_settled($1)";
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        tx.execute("select tenure.cancel($1)", &[&id]).await.unwrap();
+        assert_eq!(sqlstate(stage.sql.query_one(settled, &[&id]).await), "TN005");
+        tx.rollback().await.unwrap();
+        assert_eq!(stage.count("select count(*) from tenure.cancel_request", &[]).await, 0);
+        // The same for the lease: no request is there, and so nobody is told of one.
+        let tx = other.transaction().await.unwrap();
+        tx.execute("select from tenure.lease for update", &[]).await.unwrap();
+        assert_eq!(sqlstate(stage.sql.query_one(settled, &[&id]).await), "TN005");
+        let ours = "insert into tenure.cancel_request (job_id, worker_id) values ($1, $2)";
+        stage.execute(ours, &[&id, &hand.worker]).await;
+        assert_eq!(stage.one::<String>(settled, &[&id]).await, "requested");
+        tx.rollback().await.unwrap();
     })
     .await;
 }
@@ -244,13 +315,35 @@ async fn a_selection_is_cancelled_past_a_job_that_somebody_is_just_cancelling() 
         let mut other = stage.db.sql().await;
         let tx = other.transaction().await.unwrap();
         tx.execute("select tenure.cancel($1)", &[&jobs[1].job]).await.unwrap();
-        assert_eq!(client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap().requested, 2);
+        let first = client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap();
+        assert_eq!((first.requested, first.busy), (2, 1));
         tx.rollback().await.unwrap();
-        assert_eq!(client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap().requested, 1);
+        let second = client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap();
+        assert_eq!((second.requested, second.busy), (1, 0));
         assert_eq!(
             hand.heartbeat().await.unwrap().expect("alive").1,
             jobs.iter().map(|job| job.job).collect::<Vec<_>>()
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_a_lease_with_many_jobs_only_the_one_that_somebody_is_just_cancelling_is_left() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        stage.enqueue_many(&Act::Sleep { ms: 0 }, 300).await;
+        let mut hand = hand(stage, &["act"]).await;
+        let (jobs, _) = hand.claim(300).await.unwrap();
+        assert_eq!(stage.count("select count(*) from tenure.lease", &[]).await, 1);
+        let mut other = stage.db.sql().await;
+        let tx = other.transaction().await.unwrap();
+        tx.execute("select tenure.cancel($1)", &[&jobs[123].job]).await.unwrap();
+        let first = client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap();
+        assert_eq!((first.requested, first.busy), (299, 1));
+        tx.commit().await.unwrap();
+        let second = client.cancel_many(&CancelFilter::all(), |_| {}).await.unwrap();
+        assert_eq!((second.requested, second.busy), (0, 0));
     })
     .await;
 }

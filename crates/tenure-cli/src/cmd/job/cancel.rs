@@ -16,7 +16,8 @@ use crate::when::{self, When};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 With ids, prints per job: cancelled, requested (it runs; its worker is told), or where it stood already: completed,
-already cancelled, dead. A selection is counted first, and cancelled after a yes.
+already cancelled, dead. A selection is counted first, and cancelled after a yes; exit code 1 when jobs were left that
+somebody else is just changing.
 
 Examples:
   tenure job cancel 12800
@@ -124,8 +125,14 @@ async fn cancel_selection(args: Cancel, filter: CancelFilter) -> Outcome {
         })
         .await;
     // What was done is said also when the rest could not be.
-    conclude(&args, &counts, so_far)?;
-    done.map(|_| 0).map_err(Failure::from)
+    conclude(&args, &counts, *done.as_ref().unwrap_or(&so_far))?;
+    match done?.busy {
+        0 => Ok(0),
+        busy => {
+            eprintln!("{busy} left, as somebody is just changing them: call again");
+            Ok(1)
+        }
+    }
 }
 
 fn counted(counts: &[(State, u64)], total: u64) -> String {
@@ -156,7 +163,7 @@ fn conclude(args: &Cancel, counts: &[(State, u64)], sum: CancelledMany) -> Outco
         let counts: serde_json::Map<_, _> =
             counts.iter().map(|(status, count)| (status.as_str().to_owned(), json!(count))).collect();
         output::json(&json!({
-            "counted": counts, "dry_run": args.dry_run, "cancelled": sum.cancelled, "requested": sum.requested,
+            "counted": counts, "dry_run": args.dry_run, "cancelled": sum.cancelled, "requested": sum.requested, "busy": sum.busy,
         }))?;
     } else if args.dry_run {
         for (status, count) in counts {

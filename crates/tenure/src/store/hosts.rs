@@ -14,7 +14,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
 use super::address;
-use super::failure::{Loss, StoreError};
+use super::failure::{Loss, LossKind, StoreError};
 
 /// After so long without an answer the next host is asked as well.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -142,9 +142,15 @@ fn in_all(hosts: &[Config], refusals: Vec<StoreError>) -> StoreError {
     }
     let refused = losses.iter().all(|loss| loss.refused || loss.announced);
     let announced = refused && losses.iter().any(|loss| loss.announced);
+    let any = |kind| losses.iter().any(|loss| loss.kind == kind);
+    let kind = match () {
+        () if any(LossKind::Tls) => LossKind::Tls,
+        () if any(LossKind::Away) => LossKind::Away,
+        () => LossKind::ReadOnly,
+    };
     let texts: Vec<String> =
         hosts.iter().zip(&losses).map(|(host, loss)| format!("{}: {}", address::shown(host), loss.text)).collect();
-    StoreError::Lost(Loss { announced, refused, text: texts.join("; ") })
+    StoreError::Lost(Loss { kind, announced, refused, text: texts.join("; ") })
 }
 
 #[cfg(test)]
@@ -178,7 +184,7 @@ mod tests {
     #[test]
     fn nobody_is_reached_only_if_no_host_is() {
         let hosts = each(&read("postgres://a,b"));
-        let lost = |announced, refused| StoreError::Lost(Loss { announced, refused, text: "x".into() });
+        let lost = |announced, refused| StoreError::Lost(Loss { announced, refused, ..Loss::silent("x") });
         let check = |first, second, expected: (bool, bool)| match in_all(&hosts, vec![first, second]) {
             StoreError::Lost(loss) => assert_eq!((loss.announced, loss.refused), expected, "{}", loss.text),
             other => panic!("{other}"),
@@ -189,5 +195,23 @@ mod tests {
         check(lost(true, false), lost(false, false), (false, false));
         let wrong = StoreError::Protocol("wrong".into());
         assert!(!in_all(&hosts, vec![lost(false, true), wrong]).is_lost());
+    }
+
+    #[test]
+    fn an_address_is_read_only_only_if_every_host_is() {
+        use LossKind::{Away, ReadOnly, Tls};
+        let hosts = each(&read("postgres://a,b"));
+        let check = |first, second, expected| {
+            let lost = |kind| StoreError::Lost(Loss { kind, ..Loss::silent("x") });
+            match in_all(&hosts, vec![lost(first), lost(second)]) {
+                StoreError::Lost(loss) => assert_eq!(loss.kind, expected, "{first:?}, {second:?}"),
+                other => panic!("{other}"),
+            }
+        };
+        check(ReadOnly, ReadOnly, ReadOnly);
+        check(Away, ReadOnly, Away);
+        check(ReadOnly, Away, Away);
+        check(Tls, ReadOnly, Tls);
+        check(Away, Tls, Tls);
     }
 }

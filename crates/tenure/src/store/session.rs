@@ -156,7 +156,7 @@ impl Session {
                 }
             };
             let end = match goodbye {
-                Some(text) => Loss { announced: true, refused: false, text },
+                Some(text) => Loss { announced: true, ..Loss::silent(text) },
                 None => end,
             };
             end_with(&ended, end);

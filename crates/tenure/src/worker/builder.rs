@@ -254,11 +254,10 @@ impl WorkerBuilder {
                 ));
             }
         };
-        let session = |deadline| SessionOptions { pooler: self.pooler, deadline, ..options.clone() };
         let control_deadline = (self.lease / 3).clamp(CONTROL_DEADLINE_MIN, WORK_DEADLINE);
         Ok(Settings {
-            work_session: session(WORK_DEADLINE),
-            control_session: session(control_deadline),
+            work_session: options.of_worker(self.pooler, WORK_DEADLINE),
+            control_session: options.of_worker(self.pooler, control_deadline),
             heartbeat: self.heartbeat.unwrap_or(self.lease / HEARTBEAT_SHARE),
             turn_max: turn_max(self.lease),
             lease: self.lease,

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::testing::{TestDatabase, until, with_database};
-use tenure::{Cancelled, Client, Ended, Enqueue, ErrorCode, RawJson};
+use tenure::testing::{Proxy, TestDatabase, until, with_database};
+use tenure::{
+    Cancelled, Client, Ended, Enqueue, ErrorCode, KindOptions, RawJson, RunningWorker, Worker, WorkerBuilder,
+};
 use tokio::net::TcpListener;
 
 fn job(n: u32) -> Enqueue {
@@ -83,6 +85,85 @@ async fn between_two_primaries_callers_are_told_to_try_again_and_a_wait_goes_on(
         for wait in waits {
             assert!(matches!(wait.await.unwrap().unwrap(), Ended::Cancelled { .. }));
         }
+    })
+    .await;
+}
+
+async fn start(builder: WorkerBuilder) -> RunningWorker {
+    let nothing = |_, _| async { Ok(None) };
+    builder.queue("default", 1).handle_raw("act", KindOptions::new(), nothing).start().await.unwrap()
+}
+
+async fn until_reconnected(worker: &RunningWorker, times: u64) {
+    until("both connections stand again", async || {
+        let now = worker.stats().reconnects;
+        if now >= times { Ok(()) } else { Err(format!("{now} reconnects")) }
+    })
+    .await;
+}
+
+/// The former primaries are machines that are off: they stand first in the address, and say nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_with_a_short_lease_keeps_its_jobs_although_two_hosts_of_three_are_silent() {
+    with_database(async |db| {
+        let ((_one, one), (_other, other), proxy) = (silent().await, silent().await, Proxy::start(db.url()).await);
+        let lease = Duration::from_secs(3);
+        let builder = Worker::builder(behind(&[one, other], proxy.url())).lease(lease).reconnect_grace(lease);
+        let worker = start(builder).await;
+        // Once a job has run both connections stand.
+        let client = db.client().await;
+        let id = client.enqueue(job(1)).await.unwrap();
+        client.wait(id, Duration::from_secs(20)).await.unwrap();
+        for cut in 1..=3 {
+            proxy.cut_all();
+            until_reconnected(&worker, 2 * cut).await;
+        }
+        assert_eq!(worker.stats().registrations_lost, 0);
+    })
+    .await;
+}
+
+/// The new primary lacks the last moments of the old one: it draws ids again that workers have passed already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_whose_ids_were_drawn_before_are_found_at_once_after_a_failover() {
+    with_database(async |db| {
+        let (client, sql, proxy) = (db.client().await, db.sql().await, Proxy::start(db.url()).await);
+        let draw_from = async |id: i64| {
+            let sequence = "select setval('tenure.block_id', $1, false)";
+            sql.query_one(sequence, &[&id]).await.unwrap();
+        };
+        draw_from(1_000).await;
+        let worker = start(Worker::builder(proxy.url()).poll(Duration::from_millis(10))).await;
+        for n in 0..3 {
+            let id = client.enqueue(job(n)).await.unwrap();
+            client.wait(id, Duration::from_secs(20)).await.unwrap();
+        }
+        // So many looks at an idle queue that the floor has followed the cursors.
+        let before = worker.stats().claims;
+        until("the worker to look again and again", async || worker.stats().claims > before + 200).await;
+        draw_from(10).await;
+        proxy.cut_all();
+        until_reconnected(&worker, 2).await;
+        let begin = Instant::now();
+        let id = client.enqueue(job(9)).await.unwrap();
+        client.wait(id, Duration::from_secs(60)).await.unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        draw_from(2_000).await; // for the invariants
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_limit_that_was_set_for_the_statements_of_a_role_holds_for_its_clients() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        let limit = format!("alter database {} set statement_timeout = '100ms'", db.name());
+        sql.batch_execute(&limit).await.unwrap();
+        sql.batch_execute("begin; lock table tenure.job in access exclusive mode").await.unwrap();
+        let client = Client::builder(db.url()).connect_lazy().unwrap();
+        let error = client.enqueue(job(1)).await.unwrap_err();
+        assert_eq!((error.code(), error.sqlstate()), (ErrorCode::Timeout, Some("57014")), "{error}");
+        sql.batch_execute("rollback").await.unwrap();
     })
     .await;
 }

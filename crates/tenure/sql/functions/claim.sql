@@ -50,7 +50,7 @@ begin
     from tenure.worker w
     where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now;
   if not found then
-    perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Stop its handlers and register a new worker.');
+    perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Send a heartbeat: it extends a lease that is only over. When it finds no row, stop the handlers and register a new worker.');
   end if;
   if cardinality(p_wants) is distinct from cardinality(p_queues) or cardinality(p_after) is distinct from cardinality(p_queues) * v_lanes
      or p_kinds is null or array_position(p_after, null) > 0 then

@@ -64,13 +64,13 @@ language sql immutable as $$
   select w.suspected_at + case w.suspected_by when 'l' then w.grace_ms else w.lease_ms / 3 end * interval '1 millisecond'
 $$;
 
--- The keys of the session locks that are held now.
+-- The keys of the session locks that are held now. A negative key, as retention's, is an oid above all those of workers, and no integer.
 create or replace function tenure.locks_held() returns table (key integer)
 language sql stable as $$
   select k.objid::bigint::integer
   from pg_locks k
   where k.locktype = 'advisory' and k.database = (select d.oid from pg_database d where d.datname = current_database())
-    and k.classid = 'tenure'::regnamespace::oid and k.objsubid = 2 and k.granted
+    and k.classid = 'tenure'::regnamespace::oid and k.objsubid = 2 and k.granted and k.objid::bigint <= 2147483647
 $$;
 
 -- Since when no lock can have been lost but with its connection. All connections end at once when the server starts, when one of its

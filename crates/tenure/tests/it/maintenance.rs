@@ -226,6 +226,21 @@ async fn an_operator_who_has_not_committed_yet_makes_no_worker_wait() {
 }
 
 #[tokio::test]
+async fn a_dead_workers_jobs_are_rescued_while_retention_is_at_work() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue_many(&ACT, 1).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        assert_eq!(hand.claim(1).await.unwrap().0.len(), 1);
+        stage.expire(hand.worker).await;
+        let retention = stage.db.sql().await;
+        retention.batch_execute("begin; select tenure.retain()").await.unwrap();
+        assert_eq!(stage.rescue().await, 1);
+        retention.batch_execute("commit").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_drain_goes_a_day_after_its_worker() {
     on_stage(Size::Ci, async |stage| {
         let hand = stage.hand(&Registration::default()).await;

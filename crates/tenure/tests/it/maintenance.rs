@@ -232,8 +232,11 @@ async fn a_dead_workers_jobs_are_rescued_while_retention_is_at_work() {
         let mut hand = stage.hand(&Registration::default()).await;
         assert_eq!(hand.claim(1).await.unwrap().0.len(), 1);
         stage.expire(hand.worker).await;
+        let _lives = stage.hand(&Registration::default()).await;
         let retention = stage.db.sql().await;
         retention.batch_execute("begin; select tenure.retain()").await.unwrap();
+        let at_work = "select count(*) from pg_locks where locktype = 'advisory' and objid::bigint > 2147483647";
+        assert_eq!(stage.count(at_work, &[]).await, 1);
         assert_eq!(stage.rescue().await, 1);
         retention.batch_execute("commit").await.unwrap();
     })

@@ -217,7 +217,7 @@ async fn play(stage: &Stage, pair: Pair<'_>, end: End) -> Vec<Measure> {
     measures.extend([
         Measure::count(what("jobs whose enqueue was answered, and that are not there"), 0, told.len() - kept as usize),
         Measure::new(what("enqueues refused meanwhile, by one client"), Bound::Shown, refused as f64, ""),
-        Measure::count(what(&format!("of them without being told to try again {for_good:?}")), 0, for_good.len()),
+        Measure::count(what(&format!("of them not to be tried again {:?}", for_good.first())), 0, for_good.len()),
         Measure::count(what("waits for a job's end that gave up"), 0, usize::from(waited.is_err())),
         Measure::new(what("from the promotion to the first claim"), Bound::AtMost(RESUMED), resumed, "s"),
     ]);

@@ -335,6 +335,26 @@ async fn a_second_signal_stops_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_may_be_cut_off_for_as_long_as_it_was_told() {
+    with_database(async |db| {
+        let (folder, sql) = (Folder::new(db), db.sql().await);
+        let args = |lease, grace| ["--lease", lease, "--reconnect-grace", grace, "--exec", "none=true"];
+        let work = Work::start(db.url(), &folder, &args("60s", "40s"));
+        let grace = until("the worker to be registered", async || {
+            let row = sql.query_opt("select grace_ms from tenure.worker", &[]).await.expect("an answer");
+            row.map(|row| row.get::<_, i32>(0))
+        })
+        .await;
+        assert_eq!(grace, 40_000);
+        work.signal("-TERM");
+        work.end().await;
+        let end = Work::start(db.url(), &folder, &args("5s", "6s")).end().await;
+        assert!(end.said.contains("reconnect grace 6s is outside 100ms to 5s"), "{end:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_jobs_program_is_asked_to_stop() {
     with_database(async |db| {
         let (client, folder) = (db.client().await, Folder::new(db));

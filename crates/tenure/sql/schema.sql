@@ -261,6 +261,7 @@ table worker with (fillfactor=50)
 table worker_drain
   worker_id bigint not null
   drained_at timestamp with time zone not null default clock_timestamp()
+  gone_at timestamp with time zone
   worker_drain_pkey PRIMARY KEY (worker_id)
 
 -- views
@@ -299,7 +300,7 @@ function pick_jobs(p_status text, p_queue text, p_kind text, p_before bigint, p_
 function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
 function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
 function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
-function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean) returns TABLE(worker_id bigint, token uuid)
+function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean, p_former bigint DEFAULT NULL::bigint) returns TABLE(worker_id bigint, token uuid)
 function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[]) returns TABLE(lease_id bigint, strip bit varying)
 function requeue(p_job bigint, p_payload json DEFAULT NULL::json, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint
 function rescue(p_limit integer DEFAULT 1000) returns json

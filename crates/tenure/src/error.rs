@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::store::StoreError;
+use crate::store::{LossKind, StoreError};
 
 /// What went wrong, for programs. The text for people is the error's `Display`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,8 @@ pub enum ErrorCode {
     Busy,
     /// The role lacks a right, or could not log in.
     Denied,
-    /// The server or the session accepts no writes.
+    /// The server or the session accepts no writes: a standby, or a primary that hands over to another one. That passes
+    /// with a failover, so it is retryable; a caller's own read-only transaction is not mended by it.
     ReadOnly,
     /// The schema is missing, older or newer than this program, or the server is too old.
     Schema,
@@ -81,14 +82,17 @@ impl ErrorCode {
 
     fn is_retryable(self) -> bool {
         match self {
-            ErrorCode::Unreachable | ErrorCode::Timeout | ErrorCode::Conflict | ErrorCode::Busy => true,
+            ErrorCode::Unreachable
+            | ErrorCode::Timeout
+            | ErrorCode::Conflict
+            | ErrorCode::Busy
+            | ErrorCode::ReadOnly => true,
             ErrorCode::LeaseLost
             | ErrorCode::BadInput
             | ErrorCode::WorkerGone
             | ErrorCode::NotFound
             | ErrorCode::Refused
             | ErrorCode::Denied
-            | ErrorCode::ReadOnly
             | ErrorCode::Schema
             | ErrorCode::Database
             | ErrorCode::Internal => false,
@@ -209,16 +213,13 @@ impl Error {
             StoreError::Refused { sqlstate, message, detail, hint } => {
                 Error::reported(what, sqlstate.code(), &message, detail.as_deref(), hint.as_deref())
             }
-            StoreError::Lost(loss)
-                if ["does not allow writes", "(25006)"].iter().any(|known| loss.text.contains(known)) =>
-            {
-                Error::new(ErrorCode::ReadOnly, format!("cannot {what}: {}", loss.text)).with_help(HELP_READ_ONLY)
-            }
-            StoreError::Lost(loss) if loss.text.contains("TLS") => {
-                Error::new(ErrorCode::Unreachable, format!("cannot {what}: {}", loss.text)).with_help(HELP_TLS)
-            }
             StoreError::Lost(loss) => {
-                Error::new(ErrorCode::Unreachable, format!("cannot {what}: {}", loss.text)).with_help(HELP_UNREACHABLE)
+                let (code, help) = match loss.kind {
+                    LossKind::Away => (ErrorCode::Unreachable, HELP_UNREACHABLE),
+                    LossKind::ReadOnly => (ErrorCode::ReadOnly, HELP_READ_ONLY),
+                    LossKind::Tls => (ErrorCode::Unreachable, HELP_TLS),
+                };
+                Error::new(code, format!("cannot {what}: {}", loss.text)).with_help(help)
             }
             StoreError::Protocol(text) => Error::new(ErrorCode::Database, format!("cannot {what}: {text}")),
         }
@@ -319,7 +320,7 @@ mod tests {
         check("53300", ErrorCode::Busy, true);
         check("28P01", ErrorCode::Denied, false);
         check("42501", ErrorCode::Denied, false);
-        check("25006", ErrorCode::ReadOnly, false);
+        check("25006", ErrorCode::ReadOnly, true);
         check("42883", ErrorCode::Schema, false);
         check("23505", ErrorCode::Database, false);
     }

@@ -33,6 +33,10 @@ fn parts() -> Vec<Part> {
         on_own_server("outages", false, |_, size| wait_for(outage::outages(size))),
         on_own_server("read only", true, |_, size| wait_for(database::read_only(size))),
         on_own_server("failover", false, |_, size| wait_for(failover::promoted_standby(size))),
+        on_own_server("failover, long grace", false, |_, size| {
+            wait_for(failover::silent_primary_within_the_grace(size))
+        }),
+        on_own_server("failover, silent", false, |_, size| wait_for(failover::silent_primary(size))),
         on_own_server("prepared and slot", false, |_, size| wait_for(horizon::prepared_and_slot_are_reported(size))),
         on_own_server("logins", false, |_, size| wait_for(database::refused_logins(size))),
         part!("name", database::unresolvable_name, full_only),

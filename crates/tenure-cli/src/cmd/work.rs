@@ -50,6 +50,11 @@ pub struct Work {
     #[arg(long, value_name = "TIME", value_parser = when::duration, default_value = "30s")]
     lease: Duration,
 
+    /// How long this worker may be without its connections before its jobs go to others: 100ms to the lease. As long as a
+    /// failover, its jobs run on over the death of a primary; when it is killed, they start elsewhere as much later
+    #[arg(long, value_name = "TIME", value_parser = when::duration, default_value = "1s")]
+    reconnect_grace: Duration,
+
     /// How long running jobs may go on after a stop was asked for
     #[arg(long, value_name = "TIME", value_parser = when::duration, default_value = "30s")]
     grace: Duration,
@@ -84,6 +89,7 @@ async fn start(args: &Work) -> Result<RunningWorker, tenure::Error> {
         .schema(&args.connection.schema)
         .pooler(args.connection.pooler)
         .lease(args.lease)
+        .reconnect_grace(args.reconnect_grace)
         .shutdown_grace(args.grace)
         .drain(args.drain);
     if let Some(name) = &args.name {

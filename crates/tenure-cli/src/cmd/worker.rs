@@ -35,8 +35,8 @@ pub struct List {
 /// Let a worker finish what it runs, and give it nothing more
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It lives on without work, and shows as drained. A process that is started anew is another worker; SIGTERM drains and
-ends one.
+It lives on without work, and shows as drained, also when it was cut off and has to register anew. A process that is
+started anew is another worker; SIGTERM drains and ends one.
 
 Examples:
   tenure worker drain 17

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tenure::testing::until_within;
-use tenure::{Client, Enqueue, RawJson};
+use tenure::testing::{Fault, Proxy, until_within};
+use tenure::{Client, Enqueue, JobId, RawJson};
 use tenure_dev::{Options, Server};
 use tokio_postgres::NoTls;
 
@@ -21,18 +21,64 @@ const RESUMED: f64 = 10.0;
 /// How often a program enqueues.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// The primary is ended as by a crash, and some time later its standby is promoted. Whatever was committed was with the standby
+/// How the primary ends, and what its workers make of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Its server is ended as by a crash: it tells its sessions that it goes down.
+    Goodbye,
+    /// Its machine fails: all connections end without a word, and nobody is there any more. The workers' grace is as long as
+    /// the failover.
+    SilentWithinGrace,
+    /// The same with the usual grace.
+    Silent,
+}
+
+impl End {
+    fn text(self) -> &'static str {
+        match self {
+            End::Goodbye => "failover",
+            End::SilentWithinGrace => "failover without a word, long grace",
+            End::Silent => "failover without a word",
+        }
+    }
+
+    fn grace(self) -> Option<Duration> {
+        match self {
+            End::SilentWithinGrace => Some(LEASE / 2),
+            End::Goodbye | End::Silent => None,
+        }
+    }
+}
+
+/// The primary takes its leave, and some time later its standby is promoted. Whatever was committed was with the standby
 /// already: replication is synchronous.
 pub async fn promoted_standby(size: Size) -> Vec<Measure> {
+    fail_over(size, End::Goodbye).await
+}
+
+/// The same after a primary that died without a word, with workers whose grace is as long as a failover.
+pub async fn silent_primary_within_the_grace(size: Size) -> Vec<Measure> {
+    fail_over(size, End::SilentWithinGrace).await
+}
+
+/// The same with workers whose grace is the usual second: they stop their handlers.
+pub async fn silent_primary(size: Size) -> Vec<Measure> {
+    fail_over(size, End::Silent).await
+}
+
+async fn fail_over(size: Size, end: End) -> Vec<Measure> {
     let options = Options { ephemeral: true, durable: false, ..Options::default() };
     let primary = tokio::task::block_in_place(|| Server::start(options).expect("a private server"));
     if !primary.can_be_copied() {
-        return no_standby(primary, "a failover to a standby");
+        return no_standby(primary, end.text());
     }
     let standby = tokio::task::block_in_place(|| primary.standby(&[]).expect("its standby"));
     wait_for_each_commit(primary.url()).await;
-    let measures =
-        on_stage_of(&both(&primary, &standby), size, async |stage| play(stage, primary, standby.url()).await).await;
+    // A proxy that refuses is not the same as a server that is down: who hears the goodbye also hears that nobody is there.
+    let proxy = if end == End::Goodbye { None } else { Some(Proxy::start(primary.url()).await) };
+    let address = both(proxy.as_ref().map_or(primary.url(), Proxy::url), &standby);
+    let pair = Pair { primary, proxy, standby: standby.url() };
+    let measures = on_stage_of(&address, size, async |stage| play(stage, pair, end).await).await;
     tokio::task::block_in_place(|| standby.stop()).expect("the standby has stopped");
     measures
 }
@@ -43,10 +89,36 @@ pub(super) fn no_standby(primary: Server, what: &str) -> Vec<Measure> {
     vec![Measure::did_not_run(what, "these programs of PostgreSQL have no pg_basebackup")]
 }
 
+/// A primary, perhaps reached through a proxy, and the standby's address.
+struct Pair<'a> {
+    primary: Server,
+    proxy: Option<Proxy>,
+    standby: &'a str,
+}
+
+impl Pair<'_> {
+    /// Ends the primary, waits, and promotes the standby; the instants at the beginning and at the end.
+    async fn fail_over(self, window: Duration) -> (SystemTime, SystemTime) {
+        let Pair { primary, proxy, standby } = self;
+        let ended = SystemTime::now();
+        if let Some(proxy) = &proxy {
+            proxy.set(Fault::Refuse);
+            proxy.cut_all();
+        }
+        tokio::task::spawn_blocking(|| primary.stop()).await.expect("no panic").expect("the primary has stopped");
+        tokio::time::sleep(window).await; // the time without a primary
+        let promote = session(standby).await;
+        let done: bool = promote.query_one("select pg_promote(true, 60)", &[]).await.expect("promoted").get(0);
+        assert!(done, "the standby is the primary within a minute");
+        (ended, SystemTime::now())
+    }
+}
+
 /// One address for the two of them, as libpq has it.
-fn both(primary: &Server, standby: &Server) -> String {
-    let (one, other) = (format!(":{}/", primary.port()), format!(":{},127.0.0.1:{}/", primary.port(), standby.port()));
-    format!("{}?target_session_attrs=read-write", primary.url().replacen(&one, &other, 1))
+fn both(primary: &str, standby: &Server) -> String {
+    let (hosts, rest) = primary.rsplit_once('/').expect("a URL with a database");
+    let mark = if rest.contains('?') { '&' } else { '?' };
+    format!("{hosts},127.0.0.1:{}/{rest}{mark}target_session_attrs=read-write", standby.port())
 }
 
 /// Lets every commit of the primary wait for its standby.
@@ -74,6 +146,8 @@ struct Producer {
     over: AtomicBool,
     told: Mutex<Vec<i64>>,
     refused: Mutex<usize>,
+    /// Refusals that do not tell the program to try again.
+    for_good: Mutex<Vec<String>>,
 }
 
 impl Producer {
@@ -84,40 +158,43 @@ impl Producer {
             let act = RawJson::of(&Act::Sleep { ms: 1 }).expect("an act is JSON");
             match client.enqueue(Enqueue::raw("act", act)).await {
                 Ok(id) => self.told.lock().expect("ids").push(i64::from(id)),
-                Err(_) => *self.refused.lock().expect("a count") += 1,
+                Err(error) => {
+                    *self.refused.lock().expect("a count") += 1;
+                    if !error.is_retryable() {
+                        self.for_good.lock().expect("texts").push(error.to_string());
+                    }
+                }
             }
         }
     }
 }
 
-async fn play(stage: &Stage, primary: Server, standby: &str) -> Vec<Measure> {
+async fn play(stage: &Stage, pair: Pair<'_>, end: End) -> Vec<Measure> {
     let (jobs, window) = (size::FAILOVER_JOBS.at(stage.size), size::FAILOVER.at(stage.size));
-    let options = |name: &str| stage.worker(name).concurrency(jobs).lease(LEASE);
+    let options = |name: &str| {
+        let options = stage.worker(name).concurrency(jobs).lease(LEASE);
+        options.with(|options| options.reconnect_grace = end.grace())
+    };
     let (mut one, mut other) = (stage.start(options("a")).await, stage.start(options("b")).await);
     let half = (window / 2).as_millis() as u64;
     let early = stage.enqueue_many(&Act::Stubborn { ms: half }, jobs / 2).await;
-    stage.enqueue_many(&Act::Stubborn { ms: 5 * half }, jobs - jobs / 2).await;
+    let late = stage.enqueue_many(&Act::Stubborn { ms: 5 * half }, jobs - jobs / 2).await;
     stage.started(jobs, LIMIT).await;
 
     let client = Client::connect(stage.url()).await.expect("a client");
     let producer = Producer::default();
-    let fail_over = async {
+    let failing_over = async {
         let some = async || producer.told.lock().expect("ids").len() > 10;
         until_within(LIMIT, "the program enqueues", some).await;
-        let ended = SystemTime::now();
-        tokio::task::spawn_blocking(|| primary.stop()).await.expect("no panic").expect("the primary has stopped");
-        tokio::time::sleep(window).await; // the time without a primary
-        let promote = session(standby).await;
-        let done: bool = promote.query_one("select pg_promote(true, 60)", &[]).await.expect("promoted").get(0);
-        assert!(done, "the standby is the primary within a minute");
-        let promoted = SystemTime::now();
+        let times = pair.fail_over(window).await;
         let before = producer.told.lock().expect("ids").len();
         let more = async || producer.told.lock().expect("ids").len() > before + 10;
         until_within(LIMIT, "the program enqueues again", more).await;
         producer.over.store(true, Ordering::SeqCst);
-        (ended, promoted)
+        times
     };
-    let ((), (ended, promoted)) = tokio::join!(producer.run(&client), fail_over);
+    let waiting = client.wait(JobId::from(late[0]), LIMIT + 5 * window);
+    let ((), (ended, promoted), waited) = tokio::join!(producer.run(&client), failing_over, waiting);
 
     let told = producer.told.into_inner().expect("ids");
     let mut watch = Watch::new(stage).await;
@@ -128,30 +205,58 @@ async fn play(stage: &Stage, primary: Server, standby: &str) -> Vec<Measure> {
     let sql = stage.db.sql().await;
     let first = "select extract(epoch from min(started_at) - $1::timestamptz)::float8 from probe where started_at > $1";
     let resumed: f64 = sql.query_one(first, &[&promoted]).await.expect("the first start").get(0);
-    let inside = "select count(*) from probe where job_id = any($3) and finished_at > $1 and finished_at < $2 and outcome = 'ok'";
-    let inside: i64 = sql.query_one(inside, &[&ended, &promoted, &early]).await.expect("ends").get(0);
     let kept = "select count(*) from tenure.outcome where job_id = any($1) and state = 'c'";
     let kept: i64 = sql.query_one(kept, &[&told]).await.expect("outcomes").get(0);
-    let again = "select count(*) from tenure.outcome where attempt <> 1";
-    let measures = vec![
-        Measure::count("failover: jobs that ended while there was no primary", early.len(), inside as usize),
-        Measure::count("failover: jobs rescued", 0, watch.rescues().await),
-        Measure::count("failover: jobs not started once", 0, watch.not_started_once().await),
-        Measure::count("failover: jobs that needed another attempt", 0, watch.count(again).await),
-        Measure::count(
-            "failover: jobs whose enqueue was answered, and that are not there",
-            0,
-            told.len() - kept as usize,
-        ),
-        Measure::new(
-            "failover: enqueues refused meanwhile, by one client",
-            Bound::Shown,
-            producer.refused.into_inner().expect("a count") as f64,
-            "",
-        ),
-        Measure::new("from the promotion to the first claim", Bound::AtMost(RESUMED), resumed, "s"),
-    ];
+    let for_good = producer.for_good.into_inner().expect("texts");
+    let refused = producer.refused.into_inner().expect("a count");
+    let what = |line: &str| format!("{}: {line}", end.text());
+    let mut measures = match end {
+        End::Goodbye | End::SilentWithinGrace => kept_running(&sql, &watch, end, &early, (ended, promoted)).await,
+        End::Silent => started_anew(&sql, &watch, end, &late).await,
+    };
+    measures.extend([
+        Measure::count(what("jobs whose enqueue was answered, and that are not there"), 0, told.len() - kept as usize),
+        Measure::new(what("enqueues refused meanwhile, by one client"), Bound::Shown, refused as f64, ""),
+        Measure::count(what(&format!("of them not to be tried again {:?}", for_good.first())), 0, for_good.len()),
+        Measure::count(what("waits for a job's end that gave up"), 0, usize::from(waited.is_err())),
+        Measure::new(what("from the promotion to the first claim"), Bound::AtMost(RESUMED), resumed, "s"),
+    ]);
     one.shut_down().await;
     other.shut_down().await;
     measures
+}
+
+/// The lines of workers that kept all that they ran.
+async fn kept_running(
+    sql: &tokio_postgres::Client,
+    watch: &Watch<'_>,
+    end: End,
+    early: &[i64],
+    (ended, promoted): (SystemTime, SystemTime),
+) -> Vec<Measure> {
+    let inside = "select count(*) from probe where job_id = any($3) and finished_at > $1 and finished_at < $2 and outcome = 'ok'";
+    let inside: i64 = sql.query_one(inside, &[&ended, &promoted, &early]).await.expect("ends").get(0);
+    let again = "select count(*) from tenure.outcome where attempt <> 1";
+    let what = |line: &str| format!("{}: {line}", end.text());
+    vec![
+        Measure::count(what("jobs that ended while there was no primary"), early.len(), inside as usize),
+        Measure::count(what("jobs rescued"), 0, watch.rescues().await),
+        Measure::count(what("jobs not started once"), 0, watch.not_started_once().await),
+        Measure::count(what("jobs that needed another attempt"), 0, watch.count(again).await),
+    ]
+}
+
+/// The lines of workers that gave up what they ran.
+async fn started_anew(sql: &tokio_postgres::Client, watch: &Watch<'_>, end: End, late: &[i64]) -> Vec<Measure> {
+    let dropped = "select count(distinct job_id) from probe where job_id = any($1) and outcome = 'dropped'";
+    let dropped: i64 = sql.query_one(dropped, &[&late]).await.expect("ends").get(0);
+    let twice = "select count(*) from (select job_id from probe where job_id = any($1) group by job_id having count(*) = 2) twice";
+    let twice: i64 = sql.query_one(twice, &[&late]).await.expect("starts").get(0);
+    let what = |line: &str| format!("{}: {line}", end.text());
+    let lost = watch.rescues().await as f64;
+    vec![
+        Measure::count(what("long jobs whose handlers were stopped"), late.len(), dropped as usize),
+        Measure::count(what("long jobs started twice"), late.len(), twice as usize),
+        Measure::new(what("attempts that this cost"), Bound::Shown, lost, ""),
+    ]
 }

@@ -7,15 +7,18 @@ $$;
 
 -- end_of: how a job ended, for whoever waits for it; a status of null: not yet. No row: no such job. Four looks by primary key.
 create or replace function tenure.end_of(p_job bigint) returns table (status text, result json, cause text, message text, replaced_by bigint)
-language sql stable security definer set search_path = pg_catalog, tenure, pg_temp set jit = off as $$
-  select case when d.job_id is not null then 'dead' when o.state = 'c' then 'completed' when o.state = 'x' then 'cancelled' end,
-         o.result, d.cause, d.message, x.new_id
-  from (values (p_job)) as q(id)
-  left join tenure.outcome o on o.job_id = p_job
-  left join tenure.dead_letter d on d.job_id = p_job
-  left join tenure.replacement x on x.job_id = p_job
-  where o.job_id is not null or d.job_id is not null or exists (select from tenure.job j where j.id = p_job)
-$$;
+language plpgsql stable security definer
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+begin
+  return query
+    select case when d.job_id is not null then 'dead' when o.state = 'c' then 'completed' when o.state = 'x' then 'cancelled' end,
+           o.result, d.cause, d.message, x.new_id
+    from (values (p_job)) as q(id)
+    left join tenure.outcome o on o.job_id = p_job
+    left join tenure.dead_letter d on d.job_id = p_job
+    left join tenure.replacement x on x.job_id = p_job
+    where o.job_id is not null or d.job_id is not null or exists (select from tenure.job j where j.id = p_job);
+end $$;
 
 -- jobs: the plain view of one row per job with a status. Read-only; cheap for one id (the leases of what runs are looked through) and for one status. Each branch is one table of state, so that
 -- a condition on status leaves the other tables alone, and joins by ranges of ids as well as by block, so that either side can lead.

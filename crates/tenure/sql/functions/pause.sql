@@ -89,8 +89,8 @@ language sql immutable as $$
                where not exists (select from unnest(p_paused, p_in) as p(kind, queue) where p.kind = u.kind and coalesce(p.queue, p_queue) = p_queue))
 $$;
 
--- drain_worker: a worker finishes what it runs and gets nothing more, until p_on is false; a new start of it is a new worker. False: no such
--- live worker. Locks: the worker's row in worker_drain, and not the one that its heartbeats update.
+-- drain_worker: a worker finishes what it runs and gets nothing more, until p_on is false; a new start of it is a new worker, and a process that
+-- registers anew because it was cut off is not. False: no such live worker. Locks: the worker's row in worker_drain, and not the one that its heartbeats update.
 create or replace function tenure.drain_worker(p_worker bigint, p_on boolean default true) returns boolean
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
 begin

@@ -1,9 +1,11 @@
 -- register_worker: one process, one row; a new one at every start, so that nobody inherits the jobs of a namesake.
 -- With p_lock the connection takes the worker's shared session lock before its row can be seen: while a lock is held, the
 -- process lives. Behind a transaction pooler there is none, and only time tells. Registers its queues, as far as nobody is at them.
+-- p_former: the worker as which this process was registered before; null: it is a new one. If that one is drained, this one is: the operator
+-- meant the process. The former drain stays, for the answer to this call may be lost.
 -- Locks: none that an operator's verb holds for longer than a tenth of a second.
 create or replace function tenure.register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[],
-                                       p_lease_ms integer, p_grace_ms integer, p_lock boolean)
+                                       p_lease_ms integer, p_grace_ms integer, p_lock boolean, p_former bigint default null)
 returns table (worker_id bigint, token uuid)
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '2s' as $$
 declare
@@ -22,6 +24,7 @@ begin
   insert into tenure.worker (id, token, name, host, pid, version, queues, kinds, lease_ms, grace_ms, seen_at, lease_until, locked_at)
     values (v_id, v_token, p_name, p_host, p_pid, p_version, p_queues, p_kinds, p_lease_ms, p_grace_ms, v_now,
             v_now + p_lease_ms * interval '1 millisecond', case when p_lock then v_now end);
+  insert into tenure.worker_drain (worker_id, drained_at) select v_id, d.drained_at from tenure.worker_drain d where d.worker_id = p_former;
   return query select v_id, v_token;
 end $$;
 

@@ -64,13 +64,13 @@ language sql immutable as $$
   select w.suspected_at + case w.suspected_by when 'l' then w.grace_ms else w.lease_ms / 3 end * interval '1 millisecond'
 $$;
 
--- The keys of the session locks that are held now.
+-- The keys of the session locks that are held now. A negative key, as retention's, is an oid above all those of workers, and no integer.
 create or replace function tenure.locks_held() returns table (key integer)
 language sql stable as $$
   select k.objid::bigint::integer
   from pg_locks k
   where k.locktype = 'advisory' and k.database = (select d.oid from pg_database d where d.datname = current_database())
-    and k.classid = 'tenure'::regnamespace::oid and k.objsubid = 2 and k.granted
+    and k.classid = 'tenure'::regnamespace::oid and k.objsubid = 2 and k.granted and k.objid::bigint <= 2147483647
 $$;
 
 -- Since when no lock can have been lost but with its connection. All connections end at once when the server starts, when one of its
@@ -184,7 +184,8 @@ begin
 end $$;
 
 -- adopt_orphans: leases whose worker row is missing altogether (deleted by hand, or lost in a restore) get one that is dead, so that the next rescue
--- finds them. It reads the index by worker from one worker to the next. Returns the number of workers. Drains of workers that are gone are removed.
+-- finds them. It reads the index by worker from one worker to the next. Returns the number of workers. Drains of workers that are gone are removed a
+-- day later: until then their processes, which were only cut off, may register anew, and are drained still.
 create or replace function tenure.adopt_orphans() returns bigint
 language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -200,7 +201,11 @@ begin
     on conflict do nothing;
   get diagnostics v_workers = row_count;
   delete from tenure.worker_drain d
-    where d.worker_id = any(array(select x.worker_id from tenure.worker_drain x where not exists (select from tenure.worker w where w.id = x.worker_id)
+    where d.worker_id = any(array(select x.worker_id from tenure.worker_drain x where x.gone_at < clock_timestamp() - interval '1 day'
+                                  order by x.worker_id for update skip locked));
+  update tenure.worker_drain d set gone_at = clock_timestamp()
+    where d.worker_id = any(array(select x.worker_id from tenure.worker_drain x
+                                  where x.gone_at is null and not exists (select from tenure.worker w where w.id = x.worker_id)
                                   order by x.worker_id for update skip locked));
   return v_workers;
 end $$;

@@ -121,7 +121,8 @@ create table tenure.worker (
 -- transaction must not hold that. No foreign key, which would lock it too; maintenance removes what is left of workers that are gone.
 create table tenure.worker_drain (
   worker_id  bigint primary key,
-  drained_at timestamptz not null default clock_timestamp()
+  drained_at timestamptz not null default clock_timestamp(),
+  gone_at    timestamptz           -- when maintenance found no such worker; its process may still come back under another number
 );
 
 create table tenure.sleeper (

@@ -135,7 +135,8 @@ impl Client {
     }
 
     /// A worker finishes what it runs and gets nothing more (`on`), or is let work again. A worker that is started anew
-    /// is another worker. False: there is no such live worker.
+    /// is another worker; a process that had to register anew because it was cut off is drained under its new number too,
+    /// for a day after the database forgot the former one. False: there is no such live worker.
     ///
     /// # Errors
     /// Those of the database.

@@ -72,7 +72,7 @@ enum Look {
 impl Client {
     /// Waits until the job has ended, for at most `timeout`. A job that was requeued is followed to the new one.
     ///
-    /// It polls, and goes on through an outage of the database.
+    /// It polls, and goes on through an outage of the database and through a failover.
     ///
     /// # Errors
     /// `Timeout`: it has not ended by then. `NotFound`: there is no such job, or its dead letter was discarded.

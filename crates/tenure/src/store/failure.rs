@@ -6,9 +6,21 @@ use std::io;
 
 use tokio_postgres::error::SqlState;
 
+/// What kept us from a server, as far as it matters to whoever reads of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossKind {
+    /// It does not answer, refuses, goes down or comes up.
+    Away,
+    /// It takes no writes: a standby, or a primary that hands over.
+    ReadOnly,
+    /// No encrypted connection came about.
+    Tls,
+}
+
 /// How a connection ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
+    pub(crate) kind: LossKind,
     /// The server said itself that it is going down or coming up (57P01 to 57P03), or that it takes no more writes
     /// (25006). Together with refused connections afterwards this means that nobody can reach the database, not only we.
     pub(crate) announced: bool,
@@ -19,7 +31,7 @@ pub(crate) struct Loss {
 
 impl Loss {
     pub(crate) fn silent(text: impl Into<String>) -> Loss {
-        Loss { announced: false, refused: false, text: text.into() }
+        Loss { kind: LossKind::Away, announced: false, refused: false, text: text.into() }
     }
 }
 
@@ -93,32 +105,28 @@ impl From<tokio_postgres::Error> for StoreError {
             return from_database(db);
         }
         let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-        if error.is_closed() || io.is_some() || is_unanswered(&error) {
-            let refused = io.is_some_and(is_refusal);
-            return StoreError::Lost(Loss { announced: false, refused, text: full_text(&error) });
-        }
-        StoreError::Protocol(full_text(&error))
+        let Some(kind) = kind_of(&error, io) else { return StoreError::Protocol(full_text(&error)) };
+        let nobody =
+            io.is_some_and(|io| matches!(io.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound));
+        let refused = nobody || kind == LossKind::ReadOnly;
+        StoreError::Lost(Loss { kind, announced: false, refused, text: full_text(&error) })
     }
 }
 
-/// Nobody is there, or somebody who takes no writes ("database does not allow writes", as tokio-postgres says it).
-fn is_refusal(io: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
-    matches!(io.kind(), ConnectionRefused | NotFound)
-        || io.kind() == PermissionDenied && io.to_string().contains("does not allow writes")
-}
-
-/// Failures of the handshake (no answer in time, TLS) carry no source that we could look at.
-fn is_unanswered(error: &tokio_postgres::Error) -> bool {
+/// None: it is no loss of a connection. Some carry no source that we could look at (no answer in time, TLS), and that a
+/// database "does not allow writes" is a denied permission to tokio-postgres: there its words are all there is.
+fn kind_of(error: &tokio_postgres::Error, io: Option<&io::Error>) -> Option<LossKind> {
     let text = error.to_string();
-    [
-        "error connecting to server",
-        "timeout waiting for server",
-        "error performing TLS handshake",
-        "authentication error",
-    ]
-    .iter()
-    .any(|known| text.contains(known))
+    let says = |known: &[&str]| known.iter().any(|known| text.contains(known));
+    let denied = io.filter(|io| io.kind() == io::ErrorKind::PermissionDenied);
+    if denied.is_some_and(|io| io.to_string().contains("does not allow writes")) {
+        return Some(LossKind::ReadOnly);
+    }
+    if says(&["error performing TLS handshake"]) {
+        return Some(LossKind::Tls);
+    }
+    let unanswered = says(&["error connecting to server", "timeout waiting for server", "authentication error"]);
+    (error.is_closed() || io.is_some() || unanswered).then_some(LossKind::Away)
 }
 
 /// The server says that it goes down or comes up.
@@ -130,9 +138,11 @@ fn from_database(db: &tokio_postgres::error::DbError) -> StoreError {
     let code = db.code().code();
     // 25006: we still talk to a server that became read-only; only a new connection can find the new primary. A session
     // that could write before hears it only when the server itself was told to take no writes, so it is an announcement.
-    let announced = is_goodbye(db.code()) || code == "25006";
+    let read_only = code == "25006";
+    let announced = is_goodbye(db.code()) || read_only;
     if announced || code.starts_with("08") || code == "57P05" {
-        return StoreError::Lost(Loss { announced, refused: false, text: format!("{} ({code})", db.message()) });
+        let kind = if read_only { LossKind::ReadOnly } else { LossKind::Away };
+        return StoreError::Lost(Loss { kind, announced, refused: false, text: format!("{} ({code})", db.message()) });
     }
     StoreError::Refused {
         sqlstate: db.code().clone(),

@@ -1,10 +1,12 @@
 //! Several hosts in one address: the first that takes writes is the one.
 //!
 //! tokio-postgres asks one after the other, and waits for one that has died without a word until it gives up altogether.
-//! Here the next one is asked after a second, and those that have refused are asked again as long as another one has not
-//! answered: the moment in which a standby becomes the primary is not missed.
+//! Here the next one is asked after a quarter of a second, and those that have refused are asked again as long as another
+//! one has not answered: the moment in which a standby becomes the primary is not missed. The one that answered last is
+//! asked first, so that a former primary that is silent costs nothing when a connection is made again.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -14,14 +16,36 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
 use super::address;
-use super::failure::{Loss, StoreError};
+use super::failure::{Loss, LossKind, StoreError};
 
-/// After so long without an answer the next host is asked as well.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// After so long without an answer the next host is asked as well: what RFC 8305 recommends between two addresses. A
+/// worker that lost its connections has 0.8 of its grace, which is a second as a rule, to find another host.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// What a connection may take once the right host is asked, at least.
+const CONNECT_MIN: Duration = Duration::from_secs(1);
+
+/// The place of the host that answered last, known to all that connect by the same address.
+pub(super) struct Answered(AtomicUsize);
+
+impl Answered {
+    pub(super) fn none() -> Answered {
+        Answered(AtomicUsize::new(usize::MAX))
+    }
+}
+
+/// The least time in which a connection can come about although all hosts but one are silent.
+pub(super) fn connect_min(config: &Config) -> Duration {
+    let others = config.get_hosts().len().max(config.get_hostaddrs().len()).saturating_sub(1);
+    CONNECT_MIN + PATIENCE * u32::try_from(others).unwrap_or(u32::MAX)
+}
 
 /// Connects to the host of the configuration, or to the first of several that is as wanted. Ends with an error when all
 /// have refused; one that does not answer is waited for, so the caller sets a limit.
-pub(super) async fn connect<T>(config: &Config, tls: T) -> Result<(Client, Connection<Socket, T::Stream>), StoreError>
+pub(super) async fn connect<T>(
+    config: &Config,
+    tls: T,
+    answered: &Answered,
+) -> Result<(Client, Connection<Socket, T::Stream>), StoreError>
 where
     T: MakeTlsConnect<Socket> + Clone,
 {
@@ -33,14 +57,18 @@ where
         let (host, tls) = (hosts[n].clone(), tls.clone());
         async move { (n, host.connect(tls).await) }
     };
-    let mut line: VecDeque<usize> = (0..hosts.len()).collect();
+    let shuffled = config.get_load_balance_hosts() == LoadBalanceHosts::Random;
+    let mut line = line_of(hosts.len(), shuffled, answered.0.load(Ordering::Relaxed));
     let mut refusals: Vec<Option<StoreError>> = vec![None; hosts.len()];
     let mut asked = FuturesUnordered::new();
     asked.extend(line.pop_front().map(ask));
     loop {
         tokio::select! {
             Some((n, answer)) = asked.next() => match answer {
-                Ok(connected) => return Ok(connected),
+                Ok(connected) => {
+                    answered.0.store(n, Ordering::Relaxed);
+                    return Ok(connected);
+                }
                 Err(error) => {
                     refusals[n] = Some(error.into());
                     line.push_back(n);
@@ -59,7 +87,17 @@ where
     }
 }
 
-/// The configuration for each of its hosts alone, in the order in which they are to be asked.
+/// The order in which so many hosts are asked: `first` is the place of one, or none.
+fn line_of(hosts: usize, shuffled: bool, first: usize) -> VecDeque<usize> {
+    let mut line: Vec<usize> = (0..hosts).collect();
+    if shuffled {
+        fastrand::shuffle(&mut line);
+    }
+    line.sort_by_key(|n| *n != first);
+    line.into()
+}
+
+/// The configuration for each of its hosts alone.
 fn each(config: &Config) -> Vec<Config> {
     let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     let count = hosts.len().max(addresses.len());
@@ -83,11 +121,7 @@ fn each(config: &Config) -> Vec<Config> {
         }
         one
     };
-    let mut each: Vec<Config> = (0..count).map(one).collect();
-    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
-        fastrand::shuffle(&mut each);
-    }
-    each
+    (0..count).map(one).collect()
 }
 
 fn without_hosts(config: &Config) -> Config {
@@ -142,9 +176,15 @@ fn in_all(hosts: &[Config], refusals: Vec<StoreError>) -> StoreError {
     }
     let refused = losses.iter().all(|loss| loss.refused || loss.announced);
     let announced = refused && losses.iter().any(|loss| loss.announced);
+    let any = |kind| losses.iter().any(|loss| loss.kind == kind);
+    let kind = match () {
+        () if any(LossKind::Tls) => LossKind::Tls,
+        () if any(LossKind::Away) => LossKind::Away,
+        () => LossKind::ReadOnly,
+    };
     let texts: Vec<String> =
         hosts.iter().zip(&losses).map(|(host, loss)| format!("{}: {}", address::shown(host), loss.text)).collect();
-    StoreError::Lost(Loss { announced, refused, text: texts.join("; ") })
+    StoreError::Lost(Loss { kind, announced, refused, text: texts.join("; ") })
 }
 
 #[cfg(test)]
@@ -176,9 +216,26 @@ mod tests {
     }
 
     #[test]
+    fn the_host_that_answered_last_is_asked_first() {
+        assert_eq!(line_of(3, false, usize::MAX), [0, 1, 2]);
+        assert_eq!(line_of(3, false, 2), [2, 0, 1]);
+        for _ in 0..20 {
+            let line = line_of(5, true, 3);
+            assert_eq!((line[0], line.len()), (3, 5));
+        }
+    }
+
+    #[test]
+    fn silent_hosts_leave_time_for_the_one_that_answers() {
+        assert_eq!(connect_min(&read("postgres://a/x")), CONNECT_MIN);
+        assert_eq!(connect_min(&read("postgres://a,b,c/x")), CONNECT_MIN + 2 * PATIENCE);
+        assert_eq!(connect_min(&read("hostaddr=127.0.0.1,127.0.0.2")), CONNECT_MIN + PATIENCE);
+    }
+
+    #[test]
     fn nobody_is_reached_only_if_no_host_is() {
         let hosts = each(&read("postgres://a,b"));
-        let lost = |announced, refused| StoreError::Lost(Loss { announced, refused, text: "x".into() });
+        let lost = |announced, refused| StoreError::Lost(Loss { announced, refused, ..Loss::silent("x") });
         let check = |first, second, expected: (bool, bool)| match in_all(&hosts, vec![first, second]) {
             StoreError::Lost(loss) => assert_eq!((loss.announced, loss.refused), expected, "{}", loss.text),
             other => panic!("{other}"),
@@ -189,5 +246,23 @@ mod tests {
         check(lost(true, false), lost(false, false), (false, false));
         let wrong = StoreError::Protocol("wrong".into());
         assert!(!in_all(&hosts, vec![lost(false, true), wrong]).is_lost());
+    }
+
+    #[test]
+    fn an_address_is_read_only_only_if_every_host_is() {
+        use LossKind::{Away, ReadOnly, Tls};
+        let hosts = each(&read("postgres://a,b"));
+        let check = |first, second, expected| {
+            let lost = |kind| StoreError::Lost(Loss { kind, ..Loss::silent("x") });
+            match in_all(&hosts, vec![lost(first), lost(second)]) {
+                StoreError::Lost(loss) => assert_eq!(loss.kind, expected, "{first:?}, {second:?}"),
+                other => panic!("{other}"),
+            }
+        };
+        check(ReadOnly, ReadOnly, ReadOnly);
+        check(Away, ReadOnly, Away);
+        check(ReadOnly, Away, Away);
+        check(Tls, ReadOnly, Tls);
+        check(Away, Tls, Tls);
     }
 }

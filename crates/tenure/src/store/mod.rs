@@ -21,7 +21,7 @@ mod tls;
 mod wire;
 mod worker;
 
-pub(crate) use failure::{Loss, StoreError};
+pub(crate) use failure::{Loss, LossKind, StoreError};
 pub(crate) use finish::{FailStatus, FailureRow, NextRun};
 pub(crate) use session::{Session, SessionOptions};
 pub(crate) use statement::{Statement, Texts};

@@ -19,7 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQuer
 
 use super::address;
 use super::failure::{Loss, StoreError, is_goodbye};
-use super::hosts;
+use super::hosts::{self, Answered};
 use super::statement::{Statement, Texts};
 
 /// A connection attempt that takes longer is given up.
@@ -30,9 +30,12 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// Whatever the role or the database sets for its sessions. Our statements are short, and compiling their plans takes
-/// longer than running them. They have a deadline of their own, and a group of reports that was cut off would only come
-/// again. The functions are written for read committed: under serializable, claims would undo each other all day.
-const OWN_SETTINGS: &str = r"-c jit=off -c statement_timeout=0 -c default_transaction_isolation=read\ committed";
+/// longer than running them. The functions are written for read committed: under serializable, claims would undo each
+/// other all day.
+const OWN_SETTINGS: &str = r"-c jit=off -c default_transaction_isolation=read\ committed";
+/// For a worker's sessions: their statements have a deadline of their own, and a group of reports that was cut off would
+/// only come again. For a person's or a program's questions the limits stand that were set for them.
+const UNTIMED: &str = "-c statement_timeout=0";
 
 /// How to make a [`Session`].
 #[derive(Clone)]
@@ -44,6 +47,9 @@ pub(crate) struct SessionOptions {
     pub(crate) pooler: bool,
     /// The longest wait for the answer to one statement.
     pub(crate) deadline: Duration,
+    /// The server sets no limit of its own, whatever was set for the role.
+    untimed: bool,
+    answered: Arc<Answered>,
     #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(crate) verify_tls: bool,
 }
@@ -66,7 +72,13 @@ impl SessionOptions {
             .keepalives_retries(KEEPALIVE_RETRIES)
             .target_session_attrs(TargetSessionAttrs::ReadWrite);
         let deadline = Duration::from_secs(30);
-        Ok(SessionOptions { config, texts, pooler: false, deadline, verify_tls })
+        let answered = Arc::new(Answered::none());
+        Ok(SessionOptions { config, texts, pooler: false, deadline, untimed: false, answered, verify_tls })
+    }
+
+    /// The same address for a connection that a worker works on.
+    pub(crate) fn of_worker(&self, pooler: bool, deadline: Duration) -> SessionOptions {
+        SessionOptions { pooler, deadline, untimed: true, ..self.clone() }
     }
 
     /// The configuration to connect with: what depends on the other options is put in here.
@@ -78,7 +90,7 @@ impl SessionOptions {
             config.target_session_attrs(TargetSessionAttrs::Any);
         } else {
             let own = config.get_options().unwrap_or_default();
-            config.options(format!("{own} {OWN_SETTINGS}"));
+            config.options(format!("{own} {OWN_SETTINGS} {}", if self.untimed { UNTIMED } else { "" }));
         }
         config
     }
@@ -108,7 +120,7 @@ impl Session {
         notifications: Option<mpsc::Sender<Notification>>,
     ) -> Result<Session, StoreError> {
         let config = options.prepared_config();
-        let limit = options.deadline.min(CONNECT_TIMEOUT * 2);
+        let limit = options.deadline.min(CONNECT_TIMEOUT * 2).max(hosts::connect_min(&config));
         let connecting = async {
             #[cfg(feature = "tls")]
             let session =
@@ -134,7 +146,7 @@ impl Session {
         T::TlsConnect: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let (client, mut connection) = hosts::connect(config, tls).await?;
+        let (client, mut connection) = hosts::connect(config, tls, &options.answered).await?;
         let loss = watch::Sender::new(None);
         let ended = loss.clone();
         let driver = tokio::spawn(async move {
@@ -156,7 +168,7 @@ impl Session {
                 }
             };
             let end = match goodbye {
-                Some(text) => Loss { announced: true, refused: false, text },
+                Some(text) => Loss { announced: true, ..Loss::silent(text) },
                 None => end,
             };
             end_with(&ended, end);

@@ -12,7 +12,7 @@ use crate::model::{RawJson, VacuumHorizon};
 
 static REGISTER: Statement = Statement {
     name: "register_worker",
-    sql: "select worker_id, token::text from tenure.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    sql: "select worker_id, token::text from tenure.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     params: &[
         Type::TEXT,
         Type::TEXT,
@@ -23,6 +23,7 @@ static REGISTER: Statement = Statement {
         Type::INT4,
         Type::INT4,
         Type::BOOL,
+        Type::INT8,
     ],
 };
 static ATTACH: Statement = Statement {
@@ -96,6 +97,8 @@ pub(crate) struct Introduction<'a> {
     pub(crate) grace: Duration,
     /// Take the shared session lock on this connection; not behind a pooler.
     pub(crate) lock: bool,
+    /// The worker as which this process was registered before.
+    pub(crate) former: Option<i64>,
 }
 
 /// The answer to a heartbeat.
@@ -214,7 +217,10 @@ impl Session {
         let row = self
             .query_opt(
                 &REGISTER,
-                &[&me.name, &me.host, &me.pid, &version, &me.queues, &me.kinds, &lease_ms, &grace_ms, &me.lock],
+                &[
+                    &me.name, &me.host, &me.pid, &version, &me.queues, &me.kinds, &lease_ms, &grace_ms, &me.lock,
+                    &me.former,
+                ],
             )
             .await?
             .ok_or_else(|| StoreError::Protocol("register_worker returned no row".to_owned()))?;

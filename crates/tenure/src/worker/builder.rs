@@ -164,7 +164,8 @@ impl WorkerBuilder {
     }
 
     /// How long the worker may be without its connections before its jobs are given to others: 100 ms to the lease, 1 s
-    /// when not given. Longer where a connection takes long to come back and running a job twice is dear.
+    /// when not given. Longer where a connection takes long to come back, as over the failover of a primary that died without
+    /// a word, and running a job twice is dear; a killed worker's jobs then start elsewhere as much later.
     pub fn reconnect_grace(mut self, grace: Duration) -> Self {
         self.reconnect_grace = grace;
         self
@@ -254,11 +255,10 @@ impl WorkerBuilder {
                 ));
             }
         };
-        let session = |deadline| SessionOptions { pooler: self.pooler, deadline, ..options.clone() };
         let control_deadline = (self.lease / 3).clamp(CONTROL_DEADLINE_MIN, WORK_DEADLINE);
         Ok(Settings {
-            work_session: session(WORK_DEADLINE),
-            control_session: session(control_deadline),
+            work_session: options.of_worker(self.pooler, WORK_DEADLINE),
+            control_session: options.of_worker(self.pooler, control_deadline),
             heartbeat: self.heartbeat.unwrap_or(self.lease / HEARTBEAT_SHARE),
             turn_max: turn_max(self.lease),
             lease: self.lease,

@@ -147,7 +147,8 @@ impl Claimer {
         }
     }
 
-    /// A new registration starts from nothing: it may even be another database.
+    /// A new connection starts from nothing: it may lead to a host that lacks the last moments before a failover, and draws
+    /// ids anew that lie below the cursors.
     fn attach(&mut self, attached: &Attached) {
         let now = Instant::now();
         let same_session = self.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, &attached.session));
@@ -157,12 +158,12 @@ impl Claimer {
         self.session = Some(attached.session.clone());
         self.poll_at = now;
         self.low_wanted = true;
+        self.all.cursors.reset(now);
+        self.quick.cursors.reset(now);
         if self.registration.as_ref() == Some(&attached.registration) {
             (self.audit_at, self.audits_soon) = (now, 2);
         } else {
             self.former = self.registration.replace(attached.registration.clone());
-            self.all.cursors.reset(now);
-            self.quick.cursors.reset(now);
             self.asleep.fill(false);
             let pause = if self.former.is_some() { Duration::ZERO } else { self.audit_pause() };
             (self.audit_at, self.audits_soon) = (now + pause, 0);

@@ -30,8 +30,8 @@ pub enum StopReason {
     /// The attempt took longer than its timeout. Only code in [`Context::spawn_blocking`] lives to see it: the rest of the
     /// handler is aborted in the same moment.
     TimedOut,
-    /// The job is not this worker's any more: what the handler does from now on may happen twice, and its result is
-    /// refused.
+    /// The job may be given to another worker from now on, so that what the handler does may happen twice. Its end is still
+    /// taken as long as nobody was given the job.
     LeaseLost,
 }
 

@@ -159,6 +159,7 @@ async fn register(engine: &Engine, session: &Session) -> Result<Arc<Registration
             lease: settings.lease,
             grace: settings.reconnect_grace,
             lock: !settings.pooler,
+            former: engine.standing.former(),
         })
         .await?;
     tracing::info!(worker = registration.worker, name = settings.name, "registered");

@@ -51,6 +51,8 @@ struct Known {
     /// None: connected and holding the lock.
     work: Option<Cut>,
     control: Option<Cut>,
+    /// The worker that this process was until it gave up.
+    former: Option<i64>,
     /// There are session locks; not behind a pooler.
     locks: bool,
 }
@@ -70,6 +72,11 @@ impl Standing {
 
     pub(super) fn current(&self) -> Option<Arc<Registration>> {
         self.current.borrow().clone()
+    }
+
+    /// The worker that this process was before, when it gave up a registration: what was meant for that one is for the next.
+    pub(super) fn former(&self) -> Option<i64> {
+        self.known().former
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<Option<Arc<Registration>>> {
@@ -145,6 +152,7 @@ impl Standing {
         });
         if was {
             known.lease_end = None;
+            known.former = Some(registration.worker);
             self.changed.notify_one();
         }
         was

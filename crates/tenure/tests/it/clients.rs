@@ -372,27 +372,3 @@ async fn in_pooler_mode_every_verb_works_without_prepared_statements() {
     })
     .await;
 }
-
-/// A primary that was frozen, or whose network is cut, takes connections and says nothing.
-#[tokio::test]
-async fn a_host_that_does_not_answer_is_passed_over() {
-    with_database(async |db| {
-        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let refusing = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let (start, host) = db.url().split_at(db.url().find('@').map_or("postgres://".len(), |at| at + 1));
-        let others = format!("{refusing},{}", silent.local_addr().unwrap());
-        let url = match host.split_once('/') {
-            Some((host, name)) => format!("{start}{others},{host}/{name}"),
-            None => panic!("no database in {}", db.url()),
-        };
-        let begin = std::time::Instant::now();
-        let client = Client::connect(&url).await.unwrap();
-        client.enqueue(job(1)).await.unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
-        // Nobody takes writes: both are named.
-        let nobody = Client::connect(&format!("{start}{refusing},{refusing}/x")).await.err().expect("no connection");
-        assert_eq!(nobody.code(), ErrorCode::Unreachable, "{nobody}");
-        assert_eq!(nobody.to_string().matches("Connection refused").count(), 2, "{nobody}");
-    })
-    .await;
-}

@@ -75,6 +75,16 @@ async fn workers_and_clients_go_on_with_the_standby_that_became_the_primary() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_run_on_over_a_silent_failover_that_is_shorter_than_the_grace() {
+    assert_held(&failover::silent_primary_within_the_grace(Size::from_env()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_dies_without_a_word_has_its_jobs_run_again() {
+    assert_held(&failover::silent_primary(Size::from_env()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_beyond_31_and_53_bits_are_numbers_like_others() {
     check(database::large_numbers).await;
 }

@@ -178,6 +178,29 @@ async fn what_a_given_up_worker_claimed_without_hearing_of_it_costs_no_attempt()
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_worker_that_has_to_register_anew_is_drained_still() {
+    with_database(async |db| {
+        let (client, proxy, jobs) = (db.client().await, Proxy::start(db.url()).await, Waiting::default());
+        jobs.gate.open();
+        let worker = jobs.start(builder(proxy.url())).await;
+        let first = worker.worker_id().expect("registered");
+        assert!(client.drain_worker(first, true).await.unwrap());
+        cut_until_given_up(&proxy, &worker, || true).await;
+        // So long that the database has forgotten the worker.
+        let forget = "delete from tenure.worker; select tenure.adopt_orphans(); select tenure.adopt_orphans()";
+        db.sql().await.batch_execute(forget).await.unwrap();
+        proxy.set(Fault::None);
+        let second = until("a new registration", async || worker.worker_id().filter(|id| *id != first)).await;
+        let state = client.workers().await.unwrap().into_iter().find(|worker| worker.id == second).unwrap().state;
+        assert_eq!(state, "drained");
+        let id = enqueue(&client, 1).await;
+        assert!(client.drain_worker(second, false).await.unwrap());
+        until_completed(&client, id).await;
+    })
+    .await;
+}
+
 /// The database's clock goes forward by more than the lease, or another host with such a clock takes over.
 async fn set_the_clock_forward(db: &TestDatabase, worker: &RunningWorker) {
     let over = "update tenure.worker set lease_until = clock_timestamp() - interval '1 second' where id = $1";

@@ -9,6 +9,7 @@ mod enqueue;
 mod faults;
 mod fire;
 mod given_up;
+mod hosts;
 mod lifecycle;
 mod limits;
 mod maintenance;

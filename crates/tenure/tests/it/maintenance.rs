@@ -226,7 +226,25 @@ async fn an_operator_who_has_not_committed_yet_makes_no_worker_wait() {
 }
 
 #[tokio::test]
-async fn a_drain_goes_with_its_worker() {
+async fn a_dead_workers_jobs_are_rescued_while_retention_is_at_work() {
+    on_stage(Size::Ci, async |stage| {
+        stage.enqueue_many(&ACT, 1).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        assert_eq!(hand.claim(1).await.unwrap().0.len(), 1);
+        stage.expire(hand.worker).await;
+        let _lives = stage.hand(&Registration::default()).await;
+        let retention = stage.db.sql().await;
+        retention.batch_execute("begin; select tenure.retain()").await.unwrap();
+        let at_work = "select count(*) from pg_locks where locktype = 'advisory' and objid::bigint > 2147483647";
+        assert_eq!(stage.count(at_work, &[]).await, 1);
+        assert_eq!(stage.rescue().await, 1);
+        retention.batch_execute("commit").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_drain_goes_a_day_after_its_worker() {
     on_stage(Size::Ci, async |stage| {
         let hand = stage.hand(&Registration::default()).await;
         stage.execute("select tenure.drain_worker($1)", &[&hand.worker]).await;
@@ -234,6 +252,10 @@ async fn a_drain_goes_with_its_worker() {
         let drains = "select count(*) from tenure.worker_drain";
         assert_eq!(stage.count(drains, &[]).await, 1);
         stage.execute("select tenure.leave_worker($1, $2::text::uuid)", &[&hand.worker, &hand.token]).await;
+        stage.maintain().await;
+        assert_eq!(stage.count(drains, &[]).await, 1, "its process may only be cut off");
+        let a_day = "update tenure.worker_drain set gone_at = gone_at - interval '24 hours'";
+        stage.execute(a_day, &[]).await;
         stage.maintain().await;
         assert_eq!(stage.count(drains, &[]).await, 0);
     })

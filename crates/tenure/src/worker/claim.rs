@@ -300,12 +300,7 @@ impl Claimer {
         let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| *count >= *want).collect();
         view.cursors.learn(&pass, &trailer, began, Instant::now());
         let resumed = view.cursors.learn_pauses(&trailer, Instant::now());
-        if engine.standing.current().as_ref() == Some(&at.registration) {
-            engine.take_in(jobs);
-        } else {
-            // Given up while the answer was on its way: what is claimed is about to be somebody else's.
-            engine.give_back(jobs);
-        }
+        engine.take_in(jobs);
         engine.give_back(strangers);
         // Short of what was wanted: perhaps the rest is below the cursor.
         let short = full.iter().zip(wants).any(|(full, want)| *want > 0 && !full);

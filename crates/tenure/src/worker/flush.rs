@@ -58,7 +58,7 @@ impl Outbox {
         }
     }
 
-    fn take(&self) -> Vec<Report> {
+    pub(super) fn take(&self) -> Vec<Report> {
         std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure::lifecycle::State;
 use tenure::testing::{Fault, Gate, Probe, Proxy, TestDatabase, until, with_database};
-use tenure::{Client, Context, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RunningWorker, Worker, WorkerBuilder};
+use tenure::{Client, Context, Ended, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RunningWorker, Worker, WorkerBuilder};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -217,6 +217,36 @@ async fn a_clock_that_is_set_forward_loses_no_end_of_a_job() {
         jobs.gate.open();
         until_completed(&client, id).await;
         assert_eq!((worker.stats().lease_lost, jobs.runs.runs().len()), (0, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_forward_fails_no_handler_that_writes_to_the_database() {
+    with_database(async |db| {
+        let (client, gate, url) = (db.client().await, Gate::new(), db.url().to_owned());
+        let at = gate.clone();
+        let handler = move |ctx: Context, _: Step| {
+            let (gate, url) = (at.clone(), url.clone());
+            async move {
+                gate.pass().await;
+                ctx.progress("at the end").await?;
+                let (mut sql, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+                tokio::spawn(connection);
+                let mut tx = sql.transaction().await?;
+                ctx.complete_in(&mut tx, "done").await?;
+                tx.commit().await?;
+                Ok::<_, Fail>(())
+            }
+        };
+        let worker = Worker::builder(db.url()).queue("default", 1).handle(handler).start().await.unwrap();
+        let id = enqueue(&client, 1).await;
+        gate.arrived(1).await;
+        set_the_clock_forward(db, &worker).await;
+        gate.open();
+        let ended = client.wait(id, 30 * SECOND).await.unwrap();
+        assert!(matches!(ended, Ended::Completed { .. }), "{ended:?}");
+        assert_eq!(client.attempt_errors(id).await.unwrap().len(), 0);
     })
     .await;
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure::lifecycle::State;
 use tenure::testing::{Fault, Gate, Probe, Proxy, TestDatabase, until, with_database};
-use tenure::{Client, Context, Ended, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RunningWorker, Worker, WorkerBuilder};
+use tenure::{
+    Client, Context, Ended, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RunningWorker, Worker, WorkerBuilder,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 

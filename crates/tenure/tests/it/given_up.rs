@@ -254,6 +254,32 @@ async fn a_clock_that_is_set_forward_fails_no_handler_that_writes_to_the_databas
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn between_a_long_maintenance_turn_and_the_look_at_the_horizon_is_a_heartbeat() {
+    with_database(async |db| {
+        // The turn takes longer than the time between two heartbeats, and less than it may.
+        let slow = "create table public.step (n serial, what text); \
+             alter function tenure.tick(bigint) rename to tick_now; alter function tenure.vacuum_horizon() rename to horizon_now; \
+             alter function tenure.heartbeat(bigint, uuid) rename to heartbeat_now; \
+             create function tenure.tick(p_worker bigint) returns json language sql as $$ \
+               select pg_sleep(0.75); insert into public.step (what) values ('turn'); \
+               select json_build_object('ran', true, 'next_ms', 0, 'promoted', 0, 'rescued', 0, 'retain', false, 'horizon', true) $$; \
+             create function tenure.vacuum_horizon() returns json language sql as $$ \
+               insert into public.step (what) values ('horizon'); select tenure.horizon_now() $$; \
+             create function tenure.heartbeat(p_worker bigint, p_token uuid) returns table (lease_left_ms integer, cancel_jobs bigint[]) \
+             language sql as $$ \
+               insert into public.step (what) values ('heartbeat'); select * from tenure.heartbeat_now(p_worker, p_token) $$";
+        let sql = db.sql().await;
+        sql.batch_execute(slow).await.unwrap();
+        let _worker = Waiting::default().start(builder(db.url()).lease(2 * SECOND)).await;
+        let before = "select (select o.what from public.step o where o.n < s.n order by o.n desc limit 1) \
+             from public.step s where s.what = 'horizon' order by s.n limit 1";
+        until("a look at the horizon", async || sql.query_opt(before, &[]).await.unwrap().is_some()).await;
+        assert_eq!(sql.query_one(before, &[]).await.unwrap().get::<_, &str>(0), "heartbeat");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_maintenance_has_no_end_overruns_are_seen_and_retention_goes_on() {
     with_database(async |db| {
         let (client, sql, gate) = (db.client().await, db.sql().await, Gate::new());

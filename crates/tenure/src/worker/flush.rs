@@ -195,6 +195,7 @@ fn note_failed(engine: &Engine, report: &Report, status: FailStatus) {
             stats.failed.one();
             stats.dead.one();
         }
+        (_, FailStatus::Released) => stats.released.one(),
         (_, FailStatus::Snoozed) => stats.snoozed.one(),
         (_, FailStatus::Cancelled) => stats.cancelled.one(),
         (_, FailStatus::Already) => stats.already.one(),
@@ -207,7 +208,7 @@ fn lost(engine: &Engine, reports: &[Report]) {
     for report in reports {
         match report.ending {
             // A job that goes back anyway is not missed.
-            Ending::Released => {}
+            Ending::Released | Ending::GivenUp(_) => {}
             Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) => {
                 engine.stats.lease_lost.one();
                 tracing::warn!(job = %report.job, lease = report.lease.id, "lease lost: the end of this run was refused");

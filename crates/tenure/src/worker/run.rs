@@ -92,7 +92,7 @@ fn report(run: &JobRun, finish: Finish, now: Instant) {
 }
 
 fn put(run: &JobRun, ending: Ending) {
-    if matches!(ending, Ending::Released) && run.stop_reason() == Some(StopReason::LeaseLost) {
+    if matches!(ending, Ending::GivenUp(_)) {
         run.engine.stats.lease_lost.one();
     }
     run.engine.outbox.put(Report::new(run, ending));

@@ -58,6 +58,10 @@ async fn job(client: &Client, id: JobId) -> JobInfo {
     client.get(id).await.unwrap().expect("it was enqueued")
 }
 
+async fn causes(client: &Client, id: JobId) -> Vec<String> {
+    client.attempt_errors(id).await.unwrap().into_iter().map(|error| error.cause).collect()
+}
+
 async fn until_completed(client: &Client, id: JobId) {
     until("the job to be completed", async || {
         let seen = job(client, id).await;
@@ -99,7 +103,7 @@ async fn short_cuts_of_the_network_cost_a_long_job_no_attempt() {
         jobs.gate.open();
         until_completed(&client, id).await;
         assert!(jobs.runs.runs().iter().all(|run| run.attempt == 1), "{:?}", jobs.runs.runs());
-        assert_eq!(client.attempt_errors(id).await.unwrap().len(), 0, "and nobody is suspected");
+        assert_eq!(causes(&client, id).await, ["given_up"; 3], "a trace, and nobody is suspected");
     })
     .await;
 }
@@ -127,6 +131,9 @@ async fn a_handler_that_stops_because_its_worker_gave_up_has_not_failed() {
         gate.open();
         until_completed(&client, id).await;
         assert_eq!(job(&client, id).await.attempt, 1);
+        let errors = client.attempt_errors(id).await.unwrap();
+        assert_eq!((errors.len(), errors[0].cause.as_str()), (1, "given_up"));
+        assert!(errors[0].message.contains("asked to stop"), "the handler's own words are kept: {}", errors[0].message);
     })
     .await;
 }
@@ -152,8 +159,7 @@ async fn a_handler_that_does_not_end_when_its_worker_gave_up_is_rescued_as_lost(
         cut_until_given_up(&proxy, &worker, || true).await;
         proxy.set(Fault::None);
         until_completed(&client, id).await;
-        let errors = client.attempt_errors(id).await.unwrap();
-        assert_eq!(errors.iter().map(|e| e.cause.as_str()).collect::<Vec<_>>(), ["worker_lost"]);
+        assert_eq!(causes(&client, id).await, ["worker_lost"]);
     })
     .await;
 }

@@ -88,9 +88,9 @@ end $$;
 -- cannot commit; 40001 and 40P01 mean "repeat the transaction", under repeatable read and serializable.
 -- From here on the session may idle in this transaction only as long as the lease lasts: a handler that hangs before its
 -- commit does not keep the job from others.
--- Why it is right under each isolation level: the delete or update of the lease row meets that of a rescue on the row itself. Under
--- read committed the worker's lease time is looked at as well; under the others that time would be the snapshot's, always too early,
--- and the session may then idle for one whole lease.
+-- Why it is right under each isolation level: the delete or update of the lease row meets that of a rescue on the row itself. The worker's
+-- time decides nothing: when it is over, as after a clock that was set forward, and nobody was given the job, the worker is about to extend
+-- it. The session may then idle for one whole lease, and so above read committed, where the time would be the snapshot's, always too early.
 create or replace function tenure.complete(p_job bigint, p_fence bigint, p_result json default null) returns void
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
@@ -105,9 +105,8 @@ begin
   if found then
     v_slot := tenure.slot_of(v_lease.blocks, v_lease.strip, p_job);
     v_fresh := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
-    select case when v_fresh then ceil(extract(epoch from w.lease_until - v_now) * 1000) else w.lease_ms end into v_left_ms
-      from tenure.worker w
-      where w.id = v_lease.worker_id and w.dead_at is null and (w.lease_until > v_now or not v_fresh);
+    select case when v_fresh and w.lease_until > v_now then ceil(extract(epoch from w.lease_until - v_now) * 1000) else w.lease_ms end into v_left_ms
+      from tenure.worker w where w.id = v_lease.worker_id and w.dead_at is null;
   end if;
   if v_slot is null or v_left_ms is null then
     perform tenure.refuse('TN001', format('lease lost: lease %s does not hold job %s any more', p_fence, p_job),

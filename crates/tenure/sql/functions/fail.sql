@@ -1,10 +1,12 @@
 -- fail: the ends of attempts that did not complete, as a JSON array of
---   {"lease": n, "job": n, "verdict": "retry" | "permanent" | "snooze" | "cancelled", "delay_ms": n | null, "run_at_us": n | null,
+--   {"lease": n, "job": n, "verdict": "retry" | "permanent" | "snooze" | "cancelled" | "given_up", "delay_ms": n | null, "run_at_us": n | null,
 --    "spread": x | null, "cause": text, "message": text, "details": any}
 -- Transition: lease -> later (retrying, snoozed), ready (no delay), dead_letter, or outcome (cancelled).
 -- run_at_us (microseconds since 1970) names an instant of this clock and goes before delay_ms; "spread" adds that part of the time until then.
 -- A retry with neither waits min(1 h, 2 s * 2^(attempt - 1)) plus up to 25 %. A retry of the last attempt is a death. A job
--- that somebody wants cancelled is not retried. Returns a status per entry, in their order: 'retrying', 'snoozed', 'dead', 'cancelled',
+-- that somebody wants cancelled is not retried. given_up: its worker gave up its registration and stopped the attempt. That uses none and is
+-- recorded, and the job is ready at once, in its own lane; from the eleventh time on it counts as a retry, for the job may be the reason.
+-- Returns a status per entry, in their order: 'retrying', 'snoozed', 'released' (given up), 'dead', 'cancelled',
 -- 'already' (this lease reported it before) or 'lost'. Locks: the lease rows, in the order of their ids, then inserts; none is waited
 -- for longer than a tenth of a second (55P03: report the others first).
 create or replace function tenure.fail(p_worker bigint, p_token uuid, p_failures json) returns table (job_id bigint, status text)
@@ -50,7 +52,9 @@ create or replace function tenure.fail_one(p_worker bigint, p_lease bigint, p_jo
 language plpgsql as $$
 declare
   v_now timestamptz := clock_timestamp();
+  c_given_up_free constant integer := 10;
   v_verdict text := p_entry ->> 'verdict';
+  v_cause text := case v_verdict when 'given_up' then 'given_up' else coalesce(p_entry ->> 'cause', 'error') end;
   v_due_at timestamptz;
   v_lease tenure.lease;
   v_slot integer;
@@ -58,8 +62,8 @@ declare
   v_max_attempts smallint;
   v_attempt integer;     -- attempts used from now on
 begin
-  if v_verdict is null or v_verdict not in ('retry', 'permanent', 'snooze', 'cancelled') then
-    perform tenure.refuse('TN002', format('verdict "%s" is not known', v_verdict), 'It is retry, permanent, snooze or cancelled.');
+  if v_verdict is null or v_verdict not in ('retry', 'permanent', 'snooze', 'cancelled', 'given_up') then
+    perform tenure.refuse('TN002', format('verdict "%s" is not known', v_verdict), 'It is retry, permanent, snooze, cancelled or given_up.');
   end if;
   select l.* into v_lease from tenure.lease l where l.id = p_lease and l.worker_id = p_worker for update;
   v_slot := tenure.slot_of(v_lease.blocks, v_lease.strip, p_job);
@@ -68,13 +72,13 @@ begin
   end if;
   perform tenure.leave_lease(v_lease.id, v_lease.strip, set_bit(v_lease.strip & ~ v_lease.strip, v_slot, 1));
 
-  if v_verdict in ('retry', 'snooze') then
+  if v_verdict in ('retry', 'snooze', 'given_up') then
     if cardinality(tenure.take_cancel_requests(array[p_job])) > 0 then
       v_verdict := 'cancelled';
     end if;
   end if;
   if v_verdict <> 'snooze' then
-    perform tenure.record_error(v_lease, p_job, coalesce(p_entry ->> 'cause', 'error'), coalesce(p_entry ->> 'message', ''), p_entry -> 'details', v_now);
+    perform tenure.record_error(v_lease, p_job, v_cause, coalesce(p_entry ->> 'message', ''), p_entry -> 'details', v_now);
   end if;
   if v_verdict = 'cancelled' then
     perform tenure.take_cancel_requests(array[p_job]);
@@ -84,8 +88,15 @@ begin
   end if;
 
   select j.priority, j.max_attempts into strict v_priority, v_max_attempts from tenure.job j where j.id = p_job;
+  if v_verdict = 'given_up' then
+    if (select count(*) from tenure.attempt_error e where e.job_id = p_job and e.cause = 'given_up') <= c_given_up_free then
+      perform tenure.put_ready(array[p_job], v_lease.queue, tenure.lane_of(v_priority, v_lease.flags), v_lease.kind, v_lease.attempt - 1, v_lease.flags);
+      return 'released';
+    end if;
+    v_verdict := 'retry';
+  end if;
   if v_verdict = 'permanent' or (v_verdict = 'retry' and v_lease.attempt >= v_max_attempts) then
-    perform tenure.bury(p_job, v_lease, coalesce(p_entry ->> 'cause', 'error'), coalesce(p_entry ->> 'message', ''), v_now);
+    perform tenure.bury(p_job, v_lease, v_cause, coalesce(p_entry ->> 'message', ''), v_now);
     return 'dead';
   end if;
   v_attempt := v_lease.attempt - case v_verdict when 'snooze' then 1 else 0 end;

@@ -7,7 +7,7 @@ begin
   insert into tenure.progress as p (job_id, lease_id, at, value)
     select p_job, l.id, clock_timestamp(), p_progress
     from tenure.lease l join tenure.worker w on w.id = l.worker_id
-    where l.id = p_fence and tenure.slot_of(l.blocks, l.strip, p_job) is not null and w.dead_at is null and w.lease_until > clock_timestamp()
+    where l.id = p_fence and tenure.slot_of(l.blocks, l.strip, p_job) is not null and w.dead_at is null
     on conflict (job_id) do update set lease_id = excluded.lease_id, at = excluded.at, value = excluded.value
       where p.lease_id <= excluded.lease_id;
   return found;

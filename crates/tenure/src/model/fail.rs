@@ -101,6 +101,9 @@ pub enum Cause {
     Signal,
     /// The worker's process died or lost its lease while the job ran.
     WorkerLost,
+    /// The worker gave up its registration while the job ran, and gave the job back: that uses no attempt, but for a job that
+    /// it happens to more than ten times.
+    GivenUp,
     /// The lease on the job was gone when the attempt ended.
     LeaseLost,
     /// Somebody cancelled the job.
@@ -113,13 +116,14 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Cause; 10] = [
+    pub const ALL: [Cause; 11] = [
         Cause::Error,
         Cause::Panic,
         Cause::Timeout,
         Cause::Exit,
         Cause::Signal,
         Cause::WorkerLost,
+        Cause::GivenUp,
         Cause::LeaseLost,
         Cause::Cancelled,
         Cause::Snooze,
@@ -135,6 +139,7 @@ impl Cause {
             Cause::Exit => "exit",
             Cause::Signal => "signal",
             Cause::WorkerLost => "worker_lost",
+            Cause::GivenUp => "given_up",
             Cause::LeaseLost => "lease_lost",
             Cause::Cancelled => "cancelled",
             Cause::Snooze => "snooze",

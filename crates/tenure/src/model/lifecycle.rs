@@ -100,6 +100,8 @@ pub enum Event {
     EndCancelled,
     /// Its worker gives it back without having used an attempt.
     Release,
+    /// Its worker gave up its registration, and gives it back.
+    GiveUp,
     /// Its worker records progress.
     Progress,
     /// Its worker is dead, and the job may be tried again. What was claimed counts as started.
@@ -120,7 +122,7 @@ pub enum Event {
 
 impl Event {
     /// Every event.
-    pub const ALL: [Event; 18] = [
+    pub const ALL: [Event; 19] = [
         Event::Claim,
         Event::Complete,
         Event::FailRetry,
@@ -131,6 +133,7 @@ impl Event {
         Event::SnoozeNow,
         Event::EndCancelled,
         Event::Release,
+        Event::GiveUp,
         Event::Progress,
         Event::Rescue,
         Event::RescueLast,
@@ -154,6 +157,7 @@ impl Event {
             Event::SnoozeNow => "snooze for no time",
             Event::EndCancelled => "end as cancelled",
             Event::Release => "release",
+            Event::GiveUp => "given up by its worker",
             Event::Progress => "progress",
             Event::Rescue => "rescue",
             Event::RescueLast => "rescue, last time",
@@ -218,6 +222,7 @@ pub const TRANSITIONS: &[(State, Event, Next)] = &[
     (State::Running, Event::SnoozeNow, Next::Moves(State::Available, Lease::Ended, Attempt::GivenBack)),
     (State::Running, Event::EndCancelled, Next::Moves(State::Cancelled, Lease::Ended, Attempt::Same)),
     (State::Running, Event::Release, Next::Moves(State::Available, Lease::Ended, Attempt::GivenBack)),
+    (State::Running, Event::GiveUp, Next::Moves(State::Available, Lease::Ended, Attempt::GivenBack)),
     (State::Running, Event::Progress, Next::Stays),
     (State::Running, Event::Rescue, Next::Moves(State::Available, Lease::Ended, Attempt::Same)),
     (State::Running, Event::RescueLast, Next::Moves(State::Dead, Lease::Ended, Attempt::Same)),

@@ -75,6 +75,11 @@ impl StoreError {
         }
     }
 
+    /// The server ended the statement because of its time, or because somebody asked it to.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.sqlstate() == Some("57014")
+    }
+
     /// Somebody else held a row for longer than we wait.
     pub(crate) fn is_lock_wait(&self) -> bool {
         self.sqlstate() == Some("55P03")

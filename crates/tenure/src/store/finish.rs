@@ -43,6 +43,8 @@ pub(crate) enum FailStatus {
     Retrying,
     Dead,
     Snoozed,
+    /// Goes back, the attempt not used.
+    Released,
     Cancelled,
     Already,
     Lost,
@@ -131,6 +133,7 @@ fn fail_status(text: &str) -> Result<FailStatus, StoreError> {
         "retrying" => FailStatus::Retrying,
         "dead" => FailStatus::Dead,
         "snoozed" => FailStatus::Snoozed,
+        "released" => FailStatus::Released,
         "cancelled" => FailStatus::Cancelled,
         "already" => FailStatus::Already,
         "lost" => FailStatus::Lost,

@@ -14,7 +14,8 @@ use super::engine::{Engine, Phase, StopWish};
 use super::lease::jobs_of;
 use super::link::Attached;
 use super::moment::at;
-use super::pace::{Portion, Wants, ahead, poll_interval, wants_of};
+use super::pace::{Wants, ahead, poll_interval, wants_of};
+use super::portion::Portion;
 use crate::store::{ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
 
 /// Jobs that were claimed ahead and could not start within this time go back.
@@ -282,7 +283,7 @@ impl Claimer {
         };
         let engine = &self.engine;
         let answer = at.session.claim(&at.registration, &request).await;
-        self.portion.learn(wants, &answer, began.elapsed(), engine.settings.work_session.deadline);
+        size_next(&mut self.portion, wants, answer.is_ok(), began.elapsed(), engine.settings.work_session.deadline);
         let (rows, trailer) = answer?;
         engine.stats.claims.one();
         let got = rows.len();
@@ -301,12 +302,7 @@ impl Claimer {
         let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| *count >= *want).collect();
         view.cursors.learn(&pass, &trailer, began, Instant::now());
         let resumed = view.cursors.learn_pauses(&trailer, Instant::now());
-        if engine.standing.current().as_ref() == Some(&at.registration) {
-            engine.take_in(jobs);
-        } else {
-            // Given up while the answer was on its way: what is claimed is about to be somebody else's.
-            engine.give_back(jobs);
-        }
+        engine.take_in(jobs);
         engine.give_back(strangers);
         // Short of what was wanted: perhaps the rest is below the cursor.
         let short = full.iter().zip(wants).any(|(full, want)| *want > 0 && !full);
@@ -427,5 +423,41 @@ impl Claimer {
             tracing::info!(leases = back.len(), "leases of a claim whose answer was lost go back");
         }
         Ok(())
+    }
+}
+
+/// What a claim that asked for so much, and took so long, says of the size of the next one: half of it when no answer came
+/// within the limit, twice as much when that would have arrived in half of it.
+fn size_next(portion: &mut Portion, wants: &[i32], answered: bool, took: Duration, limit: Duration) {
+    let asked = wants.iter().map(|want| usize::try_from(*want).unwrap_or_default()).sum();
+    if answered && took < limit / 4 {
+        portion.grow(asked);
+    } else if !answered && took >= limit {
+        portion.shrink(asked);
+        tracing::warn!(
+            asked,
+            ?limit,
+            most = portion.most(),
+            "a claim did not arrive in time: the next one asks for less"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_claim_that_used_up_its_time_makes_the_next_one_smaller() {
+        let check = |answered, took_ms, expected| {
+            let mut portion = Portion::default();
+            portion.shrink(1000);
+            size_next(&mut portion, &[200, 300], answered, Duration::from_millis(took_ms), Duration::from_secs(1));
+            assert_eq!(portion.most(), expected, "{answered} after {took_ms} ms");
+        };
+        check(true, 200, 1000);
+        check(true, 800, 500); // twice as much would not arrive
+        check(false, 1000, 250);
+        check(false, 10, 500); // a connection that breaks says nothing of the claim
     }
 }

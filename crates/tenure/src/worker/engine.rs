@@ -196,7 +196,9 @@ impl Engine {
         }
         // Had this worker crashed, a waiting job with one attempt would be dead without having run.
         let may_wait = job.max_attempts > 1;
-        if !self.is_working() || kind.refused.load(Relaxed) || !(starts || may_wait) {
+        // Under the line's lock, as the look at the phase: whoever gives up a registration empties the lines afterwards.
+        let is_ours = self.is_working() && self.standing.is_current(&job.lease.registration);
+        if !is_ours || kind.refused.load(Relaxed) || !(starts || may_wait) {
             return Placed::GoesBack(job);
         }
         job.slow = !kind.quick.load(Relaxed);
@@ -326,7 +328,8 @@ impl Engine {
     }
 
     /// A registration is gone: what was claimed under it belongs to others now. Both connections and the watchdog may
-    /// find out; each stops what it finds running, for a claim may have been answered in between.
+    /// find out. Whatever is about to start meanwhile sees that the registration is gone (the lines refuse it, and a run looks
+    /// once more when it can be found here), so that nothing runs on.
     pub(super) fn lost(&self, registration: &Arc<Registration>, why: &str) {
         let first = self.standing.gone(registration);
         let runs: Vec<_> =
@@ -419,8 +422,12 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use crate::model::RawJson;
+    use crate::worker::lease::Lease;
+    use crate::worker::report::Ending;
     use crate::worker::{Context, KindOptions, WorkerBuilder};
 
     fn engine() -> Arc<Engine> {
@@ -436,6 +443,53 @@ mod tests {
         engine.lost(&me, "its lease was over");
         engine.lost(&me, "its jobs were given to others");
         assert_eq!(engine.stats.snapshot().registrations_lost, 1);
+    }
+
+    fn job(registration: &Arc<Registration>) -> Job {
+        let lease = Lease { id: 7, slots: 128, registration: registration.clone() };
+        Job {
+            id: JobId::from(129),
+            lease: Arc::new(lease),
+            slot: 1,
+            queue: 0,
+            kind: 0,
+            attempt: 1,
+            max_attempts: 5,
+            timeout: None,
+            created_at: SystemTime::UNIX_EPOCH,
+            idempotency_key: None,
+            payload: RawJson::parse("null").expect("JSON"),
+            claimed_at: Instant::now(),
+            slow: true,
+        }
+    }
+
+    /// Of the jobs that were claimed and not run: how many go back.
+    fn going_back(engine: &Engine) -> usize {
+        assert_eq!(engine.stats.snapshot().started, 0);
+        engine.outbox.take().iter().filter(|report| matches!(report.ending, Ending::Released)).count()
+    }
+
+    #[tokio::test]
+    async fn jobs_whose_claim_is_answered_while_the_registration_is_given_up_never_start() {
+        let engine = engine();
+        let me = engine.standing.registered(Registration { worker: 1, token: "t".into() }, Instant::now());
+        engine.lost(&me, "it could not be renewed in time");
+        engine.take_in(vec![job(&me), job(&me)]);
+        tokio::task::yield_now().await;
+        assert_eq!(going_back(&engine), 2);
+    }
+
+    #[tokio::test]
+    async fn a_job_that_a_slot_has_taken_when_the_registration_is_given_up_never_starts() {
+        let engine = engine();
+        let me = engine.standing.registered(Registration { worker: 1, token: "t".into() }, Instant::now());
+        assert!(matches!(engine.place(job(&me)), Placed::Starts));
+        let taken = engine.next_job(0, false).expect("it waits");
+        engine.lost(&me, "it could not be renewed in time");
+        run(&engine, taken).await;
+        assert_eq!(going_back(&engine), 1);
+        assert!(engine.running.is_empty());
     }
 
     #[tokio::test]

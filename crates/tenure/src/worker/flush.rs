@@ -2,9 +2,7 @@
 //! worker writes at once.
 //!
 //! A report stays here until the database said what became of it. When the answer to a group is lost with the
-//! connection, the reports are sent again: the lease row tells "done now", "done before" and "lease lost" apart. A group
-//! that was not taken is halved, until it is small enough or the one bad report is alone; that one is then written in a
-//! plainer form, or waits.
+//! connection, the reports are sent again: the lease row tells "done now", "done before" and "lease lost" apart.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,18 +11,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
-use super::backoff::Backoff;
 use super::engine::{Engine, Phase};
+use super::groups::{Answer, Group, Sent, Unsettled};
 use super::lease::Slots;
 use super::link::Attached;
 use super::moment::at;
 use super::report::{Ending, Report, Verb};
-use crate::store::{FailStatus, JsonText, Registration, StoreError, Strip};
-
-/// Reports in one statement, at most.
-const GROUP_MAX: usize = 1000;
-/// Bytes of results and error texts in one statement, at most, but for a single report: far below what one message may have.
-const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
+use crate::store::{FailStatus, JsonText, StoreError, Strip};
 
 /// Reports that nobody has sent yet.
 #[derive(Default)]
@@ -58,7 +51,7 @@ impl Outbox {
         }
     }
 
-    fn take(&self) -> Vec<Report> {
+    pub(super) fn take(&self) -> Vec<Report> {
         std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -67,18 +60,6 @@ impl Outbox {
             self.settled.notify_waiters();
         }
     }
-}
-
-/// Reports of one registration for one statement.
-struct Group {
-    verb: Verb,
-    registration: Arc<Registration>,
-    reports: Vec<Report>,
-    bytes: usize,
-    not_before: Instant,
-    backoff: Backoff,
-    /// The database was asked whether the registration is good after all, and it is.
-    renewed: bool,
 }
 
 /// Writes reports until the worker has ended.
@@ -91,122 +72,62 @@ pub(super) async fn keep(engine: Arc<Engine>) {
 }
 
 async fn keep_writing(engine: &Arc<Engine>) {
-    let mut waiting: Vec<Group> = Vec::new();
+    let mut unsettled = Unsettled::new(Instant::now());
     loop {
-        let next = waiting.iter().map(|group| group.not_before).min();
         tokio::select! {
             () = engine.outbox.filled.notified() => {}
-            () = at(next) => {}
+            () = at(unsettled.next_at()) => {}
         }
         let attached = engine.link.attached().await;
-        let now = Instant::now();
-        let (due, later) = waiting.into_iter().partition(|group| group.not_before <= now);
-        waiting = later;
-        let mut groups: Vec<Group> = due;
-        groups.extend(grouped(engine.outbox.take()));
+        unsettled.add(engine.outbox.take());
+        let groups = unsettled.take_due(Instant::now());
         if groups.is_empty() {
             continue;
         }
         engine.stats.flushes.one();
-        let again = join_all(groups.into_iter().map(|group| write(engine, &attached, group))).await;
-        waiting.extend(again.into_iter().flatten());
+        let sent = join_all(groups.into_iter().map(|group| send(engine, &attached, group))).await;
+        unsettled.learn(sent, Instant::now(), &engine.stats);
     }
 }
 
-fn grouped(reports: Vec<Report>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for report in reports {
-        let (verb, registration, bytes) = (report.verb(), &report.lease.registration, report.bytes());
-        let place = groups.iter().rposition(|group| {
-            let room = group.reports.len() < GROUP_MAX && group.bytes + bytes <= GROUP_BYTES_MAX;
-            group.verb == verb && group.registration == *registration && room
-        });
-        match place {
-            Some(place) => {
-                groups[place].bytes += bytes;
-                groups[place].reports.push(report);
-            }
-            None => groups.push(Group {
-                verb,
-                registration: registration.clone(),
-                reports: vec![report],
-                bytes,
-                not_before: Instant::now(),
-                backoff: Backoff::default(),
-                renewed: false,
-            }),
-        }
-    }
-    groups
+/// Sends one group.
+async fn send(engine: &Engine, attached: &Attached, group: Group) -> Sent {
+    let (jobs, began) = (group.reports.len(), Instant::now());
+    let answer = write(engine, attached, group).await;
+    let quick = began.elapsed() < engine.settings.work_session.deadline / 4;
+    Sent { jobs, quick, answer }
 }
 
-/// Sends one group; what has to be sent again comes back.
-async fn write(engine: &Engine, attached: &Attached, group: Group) -> Vec<Group> {
+async fn write(engine: &Engine, attached: &Attached, mut group: Group) -> Answer {
     let sent = match group.verb {
         Verb::Complete => complete(engine, attached, &group).await,
         Verb::Fail => fail(engine, attached, &group).await,
         Verb::Release => release(engine, attached, &group).await,
     };
-    match sent {
-        Ok(refused) => after_answer(engine, attached, group, refused).await,
-        Err(error) if error.is_worker_gone() => {
-            let refused = group.reports.clone();
-            after_answer(engine, attached, group, refused).await
-        }
-        Err(error) => after_failure(engine, group, &error),
-    }
-}
-
-/// What was refused because the lease was gone is sent once more if the registration is good after all.
-async fn after_answer(engine: &Engine, attached: &Attached, group: Group, refused: Vec<Report>) -> Vec<Group> {
+    let refused = match sent {
+        Ok(refused) => refused,
+        Err(error) if error.is_worker_gone() => group.reports.clone(),
+        Err(error) => return Err((group, error)),
+    };
     engine.outbox.settle(group.reports.len() - refused.len());
     if refused.is_empty() {
-        return Vec::new();
+        return Ok(None);
     }
-    let group = Group { reports: refused, ..group };
+    group.reports = refused;
+    // Refused because the lease was gone: once more, if the registration is good after all.
     let renewed = if group.renewed { Ok(false) } else { attached.renew(engine, &group.registration).await };
     match renewed {
-        Ok(true) => vec![Group { renewed: true, ..group }],
+        Ok(true) => {
+            group.renewed = true;
+            Ok(Some(group))
+        }
         Ok(false) => {
             lost(engine, &group.reports);
             engine.outbox.settle(group.reports.len());
-            Vec::new()
+            Ok(None)
         }
-        Err(error) => after_failure(engine, group, &error),
+        Err(error) => Err((group, error)),
     }
-}
-
-/// One bad report must be one bad report, and what is too much at once must not be sent at once for ever: a group is
-/// halved, whatever the reason, a connection that was lost over it included. A lone report is made plainer when a value is
-/// the reason; otherwise it waits and is tried again for as long as the worker lives. When neither a value nor a lock is
-/// the reason, the halves wait too: the whole database may be in trouble.
-fn after_failure(engine: &Engine, mut group: Group, error: &StoreError) -> Vec<Group> {
-    let (job, jobs) = (group.reports[0].job, group.reports.len());
-    // The next connection is waited for anyway.
-    if error.is_lost() || jobs > 1 && (error.is_about_values() || error.is_lock_wait()) {
-        return halved(group);
-    }
-    if jobs == 1 && error.is_about_values() && group.reports[0].make_plainer(&error.to_string()) {
-        tracing::warn!(%job, %error, "the end of a job could not be stored as it was");
-        engine.stats.sanitised.one();
-        return vec![group];
-    }
-    let wait = group.backoff.next();
-    if group.backoff.is_loud() {
-        tracing::warn!(%job, jobs, %error, ?wait, "the ends of jobs could not be stored, trying again");
-    }
-    group.not_before = Instant::now() + wait;
-    halved(group)
-}
-
-/// The group in two parts, when it has more than one report.
-fn halved(mut group: Group) -> Vec<Group> {
-    if group.reports.len() == 1 {
-        return vec![group];
-    }
-    let reports = group.reports.split_off(group.reports.len() / 2);
-    let other = Group { reports, registration: group.registration.clone(), backoff: group.backoff.clone(), ..group };
-    vec![group, other]
 }
 
 /// The reports that were refused: their leases are gone.
@@ -274,6 +195,7 @@ fn note_failed(engine: &Engine, report: &Report, status: FailStatus) {
             stats.failed.one();
             stats.dead.one();
         }
+        (_, FailStatus::Released) => stats.released.one(),
         (_, FailStatus::Snoozed) => stats.snoozed.one(),
         (_, FailStatus::Cancelled) => stats.cancelled.one(),
         (_, FailStatus::Already) => stats.already.one(),
@@ -286,7 +208,7 @@ fn lost(engine: &Engine, reports: &[Report]) {
     for report in reports {
         match report.ending {
             // A job that goes back anyway is not missed.
-            Ending::Released => {}
+            Ending::Released | Ending::GivenUp(_) => {}
             Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) => {
                 engine.stats.lease_lost.one();
                 tracing::warn!(job = %report.job, lease = report.lease.id, "lease lost: the end of this run was refused");
@@ -313,10 +235,8 @@ pub(super) async fn settled_within(engine: &Engine, limit: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::{a_failure, failure, report};
+    use super::super::report::tests::report;
     use super::*;
-    use crate::model::RawJson;
-
     #[test]
     fn leases_are_reported_in_the_order_of_their_ids() {
         let reports =
@@ -324,29 +244,6 @@ mod tests {
         let slots = slots_of(&reports);
         assert_eq!(slots.leases, [2, 5, 9]);
         assert!(slots.strips[0].has(1) && slots.strips[1].has(0) && slots.strips[2].has(3) && !slots.strips[0].has(3));
-    }
-
-    #[test]
-    fn a_group_holds_one_verb_of_one_registration() {
-        let reports = vec![
-            report(1, 0, 7, Ending::Completed(None)),
-            report(1, 1, 7, failure()),
-            report(1, 2, 7, Ending::Completed(None)),
-            report(2, 0, 8, Ending::Completed(None)),
-            report(1, 3, 7, Ending::CompletedItself(a_failure())),
-        ];
-        let groups = grouped(reports);
-        let shape: Vec<_> = groups.iter().map(|group| (group.verb, group.reports.len())).collect();
-        assert_eq!(shape, [(Verb::Complete, 2), (Verb::Fail, 2), (Verb::Complete, 1)]);
-        let many = grouped((0..2500).map(|n| report(n, 0, 7, Ending::Released)).collect());
-        assert_eq!(many.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [1000, 1000, 500]);
-    }
-
-    #[test]
-    fn a_group_fits_a_message() {
-        let large = |n| report(n, 0, 7, Ending::Completed(Some(RawJson::of(&"x".repeat(1_000_000)).expect("JSON"))));
-        let groups = grouped((1..=20).map(large).collect());
-        assert_eq!(groups.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [8, 8, 4]);
     }
 
     #[test]

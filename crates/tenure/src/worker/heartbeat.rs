@@ -200,6 +200,8 @@ struct Controlled<'a> {
     tick_at: Option<Instant>,
     /// Duties that the last turn has left to be done, each for itself.
     net: Vec<String>,
+    /// The database asked for a look who holds back vacuum.
+    horizon_wanted: bool,
     /// When to do the next step of retention.
     retain_at: Option<Instant>,
     retain_rows: u32,
@@ -220,6 +222,7 @@ impl<'a> Controlled<'a> {
             overruns_told: None,
             tick_at: None,
             net: Vec::new(),
+            horizon_wanted: false,
             retain_at: None,
             retain_rows: RETAIN_ROWS,
         }
@@ -258,6 +261,7 @@ impl<'a> Controlled<'a> {
                 // Before the turns, for it pauses by itself after each step.
                 () = at(self.retain_at) => { self.retain().await; Ok(()) }
                 () = std::future::ready(()), if !self.net.is_empty() => { self.net().await; Ok(()) }
+                () = std::future::ready(()), if self.horizon_wanted => { self.look_at_horizon().await; Ok(()) }
                 () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
                 () = at(self.tick_at) => { self.tick().await; Ok(()) }
             };
@@ -341,9 +345,7 @@ impl<'a> Controlled<'a> {
                 if ticked.retain && self.retain_at.is_none() {
                     self.retain_at = Some(Instant::now());
                 }
-                if ticked.horizon {
-                    self.look_at_horizon().await;
-                }
+                self.horizon_wanted |= ticked.horizon;
             }
             Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
         }
@@ -359,8 +361,8 @@ impl<'a> Controlled<'a> {
     }
 
     /// Says who holds back vacuum, as long as somebody does; the database asks one worker a minute for it.
-    async fn look_at_horizon(&self) {
-        // As a step of retention: one of each still leaves the heartbeat in time.
+    async fn look_at_horizon(&mut self) {
+        self.horizon_wanted = false;
         match self.session.vacuum_horizon(self.engine.settings.turn_max / 2).await {
             Ok(horizon) => {
                 if let Some(oldest) = horizon.old().next() {

@@ -59,8 +59,8 @@ fn is_late(run: &JobRun, now: Instant) -> bool {
     }
 }
 
-/// What was stopped because its worker stops or gave up goes back: that is no failed attempt. When the lease is not this
-/// worker's any more, the database says so.
+/// What was stopped because its worker stops or gave up goes back: that is no failed attempt. Of the latter a record is
+/// kept, for the job may be the reason. When the lease is not this worker's any more, the database says so.
 pub(super) fn judge(run: &JobRun, finish: Finish) -> Ending {
     if run.refused.load(Relaxed) {
         return Ending::Released;
@@ -86,7 +86,11 @@ pub(super) fn judge(run: &JobRun, finish: Finish) -> Ending {
         Finish::Aborted => match stop {
             Some(StopReason::Cancelled) => cancelled(run),
             Some(StopReason::TimedOut) => timed_out(run, timeout_text(run)),
-            Some(StopReason::Shutdown | StopReason::LeaseLost) | None => Ending::Released,
+            Some(StopReason::LeaseLost) => given_up(
+                run,
+                &Fail::retry("the worker gave up its registration and stopped the handler").without_location(),
+            ),
+            Some(StopReason::Shutdown) | None => Ending::Released,
         },
     }
 }
@@ -95,9 +99,17 @@ fn judge_failure(run: &JobRun, stop: Option<StopReason>, fail: &Fail) -> Ending 
     match (stop, fail.verdict()) {
         (Some(StopReason::Cancelled), _) => cancelled(run),
         // It stopped because it was asked to.
-        (Some(StopReason::Shutdown | StopReason::LeaseLost), Verdict::Retry | Verdict::Cancelled) => Ending::Released,
+        (Some(StopReason::Shutdown), Verdict::Retry | Verdict::Cancelled) => Ending::Released,
+        (Some(StopReason::LeaseLost), Verdict::Retry | Verdict::Cancelled) => given_up(run, fail),
         (Some(StopReason::Shutdown | StopReason::TimedOut | StopReason::LeaseLost) | None, _) => failed(run, fail),
     }
+}
+
+/// Whatever the handler said last is kept.
+fn given_up(run: &JobRun, fail: &Fail) -> Ending {
+    let failure = failure(run, fail);
+    let cause = Cause::GivenUp.as_str();
+    Ending::GivenUp(Box::new(Failure { verdict: cause, cause, ..*failure }))
 }
 
 fn timed_out(run: &JobRun, text: String) -> Ending {

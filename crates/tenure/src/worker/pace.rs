@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::engine::Room;
-use crate::store::StoreError;
 
 /// Fewer observations than this say nothing.
 const KNOWN_AFTER: u32 = 8;
@@ -132,47 +131,6 @@ fn jobs(count: usize) -> i32 {
     i32::try_from(count.min(AHEAD_MAX)).unwrap_or_default()
 }
 
-/// How many jobs one claim may bring: less after one that did not arrive in time, for the same would come again.
-pub(super) struct Portion {
-    most: usize,
-}
-
-impl Default for Portion {
-    fn default() -> Portion {
-        Portion { most: usize::MAX }
-    }
-}
-
-impl Portion {
-    /// Leaves as much of what is wanted as one claim may bring, from any queue on, so that none is left out for ever.
-    pub(super) fn limit(&self, wants: &mut [i32]) {
-        if self.most == usize::MAX || wants.is_empty() {
-            return;
-        }
-        let (mut left, first) = (jobs(self.most), fastrand::usize(..wants.len()));
-        for place in 0..wants.len() {
-            let want = &mut wants[(first + place) % wants.len()];
-            *want = (*want).min(left);
-            left -= *want;
-        }
-    }
-
-    /// After a claim that asked for so much, and took so long: halved when no answer came within the limit, down to a
-    /// single job; doubled when twice as much would have arrived in half of it.
-    pub(super) fn learn<T>(&mut self, wants: &[i32], answer: &Result<T, StoreError>, took: Duration, limit: Duration) {
-        match answer {
-            Err(error) if error.is_lost() && took >= limit => {
-                let asked = wants.iter().map(|want| usize::try_from(*want).unwrap_or_default()).sum::<usize>();
-                self.most = (asked / 2).max(1);
-                let most = self.most;
-                tracing::warn!(asked, ?limit, most, "a claim did not arrive in time: the next one asks for less");
-            }
-            Ok(_) if took < limit / 4 => self.most = self.most.saturating_mul(2),
-            Ok(_) | Err(_) => {}
-        }
-    }
-}
-
 fn bucket(ran: Duration) -> usize {
     let micros = ran.as_secs_f64() * 1e6;
     let step = if micros <= 1.0 { 0.0 } else { (micros.log2() * STEPS).ceil() };
@@ -265,29 +223,5 @@ mod tests {
         check(room(4, 0, 10, 4), 100, false, (0, 90));
         // More slots in use than allowed, after concurrency was lowered.
         check(room(2, 0, 0, 5), 0, false, (0, 0));
-    }
-
-    #[test]
-    fn a_claim_that_did_not_arrive_in_time_is_repeated_with_less() {
-        let (mut portion, limit) = (Portion::default(), MS(1000));
-        let lost = || Err::<(), _>(StoreError::Lost(crate::store::Loss::silent("no answer")));
-        let limited = |portion: &Portion, mut wants: Vec<i32>| {
-            portion.limit(&mut wants);
-            wants
-        };
-        assert_eq!(limited(&portion, vec![1000, 7]), [1000, 7]);
-        portion.learn(&[1000], &lost(), MS(10), limit);
-        assert_eq!(limited(&portion, vec![1000]), [1000], "a connection that breaks says nothing of the claim");
-        portion.learn(&[1000], &lost(), MS(1000), limit);
-        assert_eq!(limited(&portion, vec![1000]), [500]);
-        assert_eq!(limited(&portion, vec![400, 400]).iter().sum::<i32>(), 500);
-        portion.learn(&[500], &Ok(()), MS(800), limit);
-        assert_eq!(limited(&portion, vec![1000]), [500], "twice as much would not arrive");
-        portion.learn(&[500], &Ok(()), MS(200), limit);
-        assert_eq!(limited(&portion, vec![1000]), [1000]);
-        (0..20).for_each(|_| portion.learn(&limited(&portion, vec![1000]), &lost(), MS(1000), limit));
-        assert_eq!(limited(&portion, vec![1000]), [1]);
-        (0..100).for_each(|_| portion.learn(&[1], &Ok(()), MS(1), limit));
-        assert_eq!(limited(&portion, vec![1000]), [1000]);
     }
 }

@@ -17,6 +17,8 @@ pub(super) enum Ending {
     /// The handler's own transaction completed the job, if it committed; otherwise this is written.
     CompletedItself(Box<Failure>),
     Failed(Box<Failure>),
+    /// Stopped because the worker gave up its registration: no attempt is used, and yet it is recorded.
+    GivenUp(Box<Failure>),
     /// Not run, or not to its end, for no fault of the job's: no attempt is used.
     Released,
 }
@@ -67,7 +69,9 @@ impl Report {
     pub(super) fn bytes(&self) -> usize {
         match &self.ending {
             Ending::Completed(Some(result)) => result.get().len(),
-            Ending::Failed(failure) => failure.message.len() + failure.details.to_string().len(),
+            Ending::Failed(failure) | Ending::GivenUp(failure) => {
+                failure.message.len() + failure.details.to_string().len()
+            }
             Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Released => 0,
         }
     }
@@ -76,7 +80,7 @@ impl Report {
         match self.ending {
             Ending::Completed(_) => Verb::Complete,
             // "It did not complete" is refused as "already" when it did: the cheapest way to ask.
-            Ending::CompletedItself(_) | Ending::Failed(_) => Verb::Fail,
+            Ending::CompletedItself(_) | Ending::Failed(_) | Ending::GivenUp(_) => Verb::Fail,
             Ending::Released => Verb::Release,
         }
     }
@@ -85,7 +89,11 @@ impl Report {
     pub(super) fn result(&self) -> Option<(JobId, &RawJson)> {
         match &self.ending {
             Ending::Completed(Some(result)) => Some((self.job, result)),
-            Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released => None,
+            Ending::Completed(None)
+            | Ending::CompletedItself(_)
+            | Ending::Failed(_)
+            | Ending::GivenUp(_)
+            | Ending::Released => None,
         }
     }
 
@@ -95,7 +103,9 @@ impl Report {
 
     pub(super) fn failure_row(&self) -> FailureRow {
         let failure = match &self.ending {
-            Ending::Failed(failure) | Ending::CompletedItself(failure) => (**failure).clone(),
+            Ending::Failed(failure) | Ending::GivenUp(failure) | Ending::CompletedItself(failure) => {
+                (**failure).clone()
+            }
             Ending::Completed(_) | Ending::Released => unreachable!("only failures are written by fail"),
         };
         FailureRow {
@@ -112,28 +122,30 @@ impl Report {
     /// The same end in a form that the database is more likely to take. False: there is none left.
     pub(super) fn make_plainer(&mut self, why: &str) -> bool {
         self.plainer += 1;
-        self.ending = match (&self.ending, self.plainer) {
-            (Ending::Completed(Some(_)), 1) => Ending::Completed(Some(refused_result(why))),
-            (Ending::Completed(Some(_)), 2) => Ending::Completed(None),
-            (Ending::Failed(failure), 1) => Ending::Failed(Box::new(Failure {
-                message: "the error text could not be stored".to_owned(),
-                details: json!({ "refused": why.chars().take(200).collect::<String>() }),
-                ..(**failure).clone()
-            })),
-            (Ending::Failed(failure), 2) => Ending::Failed(Box::new(Failure {
-                message: String::new(),
-                details: Value::Null,
-                ..(**failure).clone()
-            })),
-            (Ending::CompletedItself(failure), 1) => Ending::CompletedItself(Box::new(Failure {
-                message: "the transaction of complete_in did not commit".to_owned(),
-                details: Value::Null,
-                ..(**failure).clone()
-            })),
-            (Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) | Ending::Released, _) => {
-                return false;
+        match (&mut self.ending, self.plainer) {
+            (Ending::Completed(result @ Some(_)), 1) => *result = Some(refused_result(why)),
+            (Ending::Completed(result @ Some(_)), 2) => *result = None,
+            (Ending::Failed(failure) | Ending::GivenUp(failure), 1) => {
+                failure.message = "the error text could not be stored".to_owned();
+                failure.details = json!({ "refused": why.chars().take(200).collect::<String>() });
             }
-        };
+            (Ending::Failed(failure) | Ending::GivenUp(failure), 2) => {
+                failure.message = String::new();
+                failure.details = Value::Null;
+            }
+            (Ending::CompletedItself(failure), 1) => {
+                failure.message = "the transaction of complete_in did not commit".to_owned();
+                failure.details = Value::Null;
+            }
+            (
+                Ending::Completed(_)
+                | Ending::CompletedItself(_)
+                | Ending::Failed(_)
+                | Ending::GivenUp(_)
+                | Ending::Released,
+                _,
+            ) => return false,
+        }
         true
     }
 }

@@ -18,6 +18,10 @@ use crate::model::RawJson;
 pub(super) async fn run(engine: &Arc<Engine>, mut job: Job) {
     let run = Arc::new(JobRun::of(engine.clone(), &mut job));
     let _present = Presence::of_handler(&run);
+    // From here on a loss of the registration finds this run. One that came before has not.
+    if !engine.standing.is_current(&run.lease.registration) {
+        return engine.outbox.put(Report::new(&run, Ending::Released));
+    }
     engine.stats.started.one();
     let finish = drive(&run, job.payload).await;
     if !run.is_alone() {
@@ -88,7 +92,7 @@ fn report(run: &JobRun, finish: Finish, now: Instant) {
 }
 
 fn put(run: &JobRun, ending: Ending) {
-    if matches!(ending, Ending::Released) && run.stop_reason() == Some(StopReason::LeaseLost) {
+    if matches!(ending, Ending::GivenUp(_)) {
         run.engine.stats.lease_lost.one();
     }
     run.engine.outbox.put(Report::new(run, ending));

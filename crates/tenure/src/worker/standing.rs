@@ -79,6 +79,11 @@ impl Standing {
         self.known().former
     }
 
+    /// Not given up, as far as is known.
+    pub(super) fn is_current(&self, registration: &Registration) -> bool {
+        self.current.borrow().as_deref() == Some(registration)
+    }
+
     pub(super) fn watch(&self) -> watch::Receiver<Option<Arc<Registration>>> {
         self.current.subscribe()
     }

@@ -439,6 +439,31 @@ async fn a_job_that_is_given_back_after_somebody_cancelled_it_is_cancelled() {
 }
 
 #[tokio::test]
+async fn a_job_whose_worker_gives_up_again_and_again_leaves_a_trace_each_time_and_ends() {
+    on_stage(Size::Ci, async |stage| {
+        let enqueue = "select tenure.enqueue('act', '{}', p_max_attempts => 1::smallint, p_priority => 3::smallint)";
+        let id: i64 = stage.one(enqueue, &[]).await;
+        let mut hand = hand(stage).await;
+        for _ in 0..10 {
+            let (jobs, _) = hand.claim(1).await.unwrap();
+            assert_eq!(jobs[0].attempt, 1, "none is used");
+            assert_eq!(hand.fail(&jobs[0], "given_up", None).await.unwrap(), "released");
+            assert_eq!(hand.fail(&jobs[0], "given_up", None).await.unwrap(), "already");
+            assert_eq!(stage.count("select priority::bigint from tenure.ready", &[]).await, 3, "behind what is urgent");
+        }
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        assert_eq!(hand.fail(&jobs[0], "given_up", None).await.unwrap(), "dead");
+        let traces = "select count(*) from tenure.attempt_error where job_id = $1 and cause = 'given_up'";
+        assert_eq!(stage.count(traces, &[&id]).await, 11);
+        assert_eq!(
+            stage.one::<String>("select cause from tenure.dead_letter where job_id = $1", &[&id]).await,
+            "given_up"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_handler_that_outlasts_its_first_lease_has_time_to_commit_under_every_isolation_level() {
     on_stage(Size::Ci, async |stage| {
         for isolation in ["read committed", "repeatable read", "serializable"] {

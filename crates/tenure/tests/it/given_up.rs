@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure::lifecycle::State;
 use tenure::testing::{Fault, Gate, Probe, Proxy, TestDatabase, until, with_database};
-use tenure::{Client, Context, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RunningWorker, Worker, WorkerBuilder};
+use tenure::{
+    Client, Context, Ended, Enqueue, Fail, Job, JobId, JobInfo, KindOptions, RunningWorker, Worker, WorkerBuilder,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -56,6 +58,10 @@ async fn job(client: &Client, id: JobId) -> JobInfo {
     client.get(id).await.unwrap().expect("it was enqueued")
 }
 
+async fn causes(client: &Client, id: JobId) -> Vec<String> {
+    client.attempt_errors(id).await.unwrap().into_iter().map(|error| error.cause).collect()
+}
+
 async fn until_completed(client: &Client, id: JobId) {
     until("the job to be completed", async || {
         let seen = job(client, id).await;
@@ -97,7 +103,7 @@ async fn short_cuts_of_the_network_cost_a_long_job_no_attempt() {
         jobs.gate.open();
         until_completed(&client, id).await;
         assert!(jobs.runs.runs().iter().all(|run| run.attempt == 1), "{:?}", jobs.runs.runs());
-        assert_eq!(client.attempt_errors(id).await.unwrap().len(), 0, "and nobody is suspected");
+        assert_eq!(causes(&client, id).await, ["given_up"; 3], "a trace, and nobody is suspected");
     })
     .await;
 }
@@ -125,6 +131,9 @@ async fn a_handler_that_stops_because_its_worker_gave_up_has_not_failed() {
         gate.open();
         until_completed(&client, id).await;
         assert_eq!(job(&client, id).await.attempt, 1);
+        let errors = client.attempt_errors(id).await.unwrap();
+        assert_eq!((errors.len(), errors[0].cause.as_str()), (1, "given_up"));
+        assert!(errors[0].message.contains("asked to stop"), "the handler's own words are kept: {}", errors[0].message);
     })
     .await;
 }
@@ -150,8 +159,7 @@ async fn a_handler_that_does_not_end_when_its_worker_gave_up_is_rescued_as_lost(
         cut_until_given_up(&proxy, &worker, || true).await;
         proxy.set(Fault::None);
         until_completed(&client, id).await;
-        let errors = client.attempt_errors(id).await.unwrap();
-        assert_eq!(errors.iter().map(|e| e.cause.as_str()).collect::<Vec<_>>(), ["worker_lost"]);
+        assert_eq!(causes(&client, id).await, ["worker_lost"]);
     })
     .await;
 }
@@ -240,6 +248,62 @@ async fn a_clock_that_is_set_forward_loses_no_end_of_a_job() {
         jobs.gate.open();
         until_completed(&client, id).await;
         assert_eq!((worker.stats().lease_lost, jobs.runs.runs().len()), (0, 1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_forward_fails_no_handler_that_writes_to_the_database() {
+    with_database(async |db| {
+        let (client, gate, url) = (db.client().await, Gate::new(), db.url().to_owned());
+        let at = gate.clone();
+        let handler = move |ctx: Context, _: Step| {
+            let (gate, url) = (at.clone(), url.clone());
+            async move {
+                gate.pass().await;
+                ctx.progress("at the end").await?;
+                let (mut sql, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+                tokio::spawn(connection);
+                let mut tx = sql.transaction().await?;
+                ctx.complete_in(&mut tx, "done").await?;
+                tx.commit().await?;
+                Ok::<_, Fail>(())
+            }
+        };
+        let worker = Worker::builder(db.url()).queue("default", 1).handle(handler).start().await.unwrap();
+        let id = enqueue(&client, 1).await;
+        gate.arrived(1).await;
+        set_the_clock_forward(db, &worker).await;
+        gate.open();
+        let ended = client.wait(id, 30 * SECOND).await.unwrap();
+        assert!(matches!(ended, Ended::Completed { .. }), "{ended:?}");
+        assert_eq!(client.attempt_errors(id).await.unwrap().len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn between_a_long_maintenance_turn_and_the_look_at_the_horizon_is_a_heartbeat() {
+    with_database(async |db| {
+        // The turn takes longer than the time between two heartbeats, and less than it may.
+        let slow = "create table public.step (n serial, what text); \
+             alter function tenure.tick(bigint) rename to tick_now; alter function tenure.vacuum_horizon() rename to horizon_now; \
+             alter function tenure.heartbeat(bigint, uuid) rename to heartbeat_now; \
+             create function tenure.tick(p_worker bigint) returns json language sql as $$ \
+               select pg_sleep(0.75); insert into public.step (what) values ('turn'); \
+               select json_build_object('ran', true, 'next_ms', 0, 'promoted', 0, 'rescued', 0, 'retain', false, 'horizon', true) $$; \
+             create function tenure.vacuum_horizon() returns json language sql as $$ \
+               insert into public.step (what) values ('horizon'); select tenure.horizon_now() $$; \
+             create function tenure.heartbeat(p_worker bigint, p_token uuid) returns table (lease_left_ms integer, cancel_jobs bigint[]) \
+             language sql as $$ \
+               insert into public.step (what) values ('heartbeat'); select * from tenure.heartbeat_now(p_worker, p_token) $$";
+        let sql = db.sql().await;
+        sql.batch_execute(slow).await.unwrap();
+        let _worker = Waiting::default().start(builder(db.url()).lease(2 * SECOND)).await;
+        let before = "select (select o.what from public.step o where o.n < s.n order by o.n desc limit 1) \
+             from public.step s where s.what = 'horizon' order by s.n limit 1";
+        until("a look at the horizon", async || sql.query_opt(before, &[]).await.unwrap().is_some()).await;
+        assert_eq!(sql.query_one(before, &[]).await.unwrap().get::<_, &str>(0), "heartbeat");
     })
     .await;
 }

@@ -162,6 +162,7 @@ async fn apply(stage: &Stage, placed: &mut Placed, event: Event) -> bool {
         Event::SnoozeNow => fail_at_once(hand, job, "snooze").await,
         Event::EndCancelled => fail(hand, job, "cancelled").await,
         Event::Release => hand.release(std::slice::from_ref(job)).await.expect("release").is_empty(),
+        Event::GiveUp => fail(hand, job, "given_up").await,
         Event::Progress => stage.one("select tenure.progress($1, $2, '1')", &[&job.job, &job.lease]).await,
         Event::Rescue | Event::RescueLast => {
             stage.expire(hand.worker).await;
@@ -221,5 +222,5 @@ async fn fail_at_once(hand: &Hand, job: &Leased, verdict: &str) -> bool {
 }
 
 fn is_taken(answer: &str) -> bool {
-    ["retrying", "snoozed", "dead", "cancelled"].contains(&answer)
+    ["retrying", "snoozed", "released", "dead", "cancelled"].contains(&answer)
 }

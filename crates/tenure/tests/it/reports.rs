@@ -82,6 +82,31 @@ async fn reports_that_cost_their_connection_together_are_written_in_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_stay_together_while_the_database_takes_none() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        // A sequence counts what was tried, for it does not roll back; each statement that is taken leaves a row.
+        let full = "create sequence public.tries; create table public.taken (xact xid8 primary key); create table public.full_disk ()";
+        sql.batch_execute(full).await.unwrap();
+        let refuse = "perform nextval('public.tries'); \
+             if to_regclass('public.full_disk') is not null then raise exception 'No space left on device' using errcode = '53100'; end if; \
+             insert into public.taken values (pg_current_xact_id()) on conflict do nothing;";
+        after_each_failure(db, refuse).await;
+        enqueue(db, JOBS).await;
+        let worker = bury_together(db).await;
+        let tries = async || sql.query_one("select last_value from public.tries", &[]).await.unwrap().get::<_, i64>(0);
+        until("ten tries in vain", async || tries().await >= 10).await;
+        let (tried, rounds) = (tries().await as u64, worker.stats().flushes);
+        assert!(tried <= rounds, "{tried} statements in {rounds} rounds: one is enough to see whether it is over");
+        sql.batch_execute("drop table public.full_disk").await.unwrap();
+        until_buried(db, JOBS.into()).await;
+        let statements: i64 = sql.query_one("select count(*) from public.taken", &[]).await.unwrap().get(0);
+        assert!(statements <= i64::from(JOBS) / 2, "{statements} statements for {JOBS} reports");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_that_the_database_cannot_take_keep_no_others_waiting() {
     with_database(async |db| {
         let ids = enqueue(db, JOBS).await;

@@ -1,0 +1,298 @@
+//! Which reports go to the database together, and what becomes of those that it did not take.
+//!
+//! Three troubles are told apart. One report may be bad, or its lease row locked: its group is halved until it is alone,
+//! and is then written in a plainer form, or waits. A group may be too much for the server's or the network's time: all
+//! groups become smaller, and grow again. Or the whole database is in trouble: the reports stay together, and one group at
+//! a time is tried.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::backoff::Backoff;
+use super::portion::Portion;
+use super::report::{Report, Verb};
+use super::stats::Counters;
+use crate::store::{Registration, StoreError};
+
+/// Reports in one statement, at most.
+const GROUP_MAX: usize = 1000;
+/// Bytes of results and error texts in one statement, at most, but for a single report: far below what one message may have.
+const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Statements under way at once, at most: claims share the connection, and each has a deadline from when it was sent.
+const GROUPS_AT_ONCE: usize = 32;
+
+/// Reports of one registration for one statement.
+pub(super) struct Group {
+    pub(super) verb: Verb,
+    pub(super) registration: Arc<Registration>,
+    pub(super) reports: Vec<Report>,
+    bytes: usize,
+    not_before: Instant,
+    backoff: Backoff,
+    /// The database was asked whether the registration is good after all, and it is.
+    pub(super) renewed: bool,
+}
+
+/// What has to be sent once more; or the group that was not taken, and why.
+pub(super) type Answer = Result<Option<Group>, (Group, StoreError)>;
+
+/// What became of a group.
+pub(super) struct Sent {
+    pub(super) jobs: usize,
+    /// Twice as much would have arrived in time as well.
+    pub(super) quick: bool,
+    pub(super) answer: Answer,
+}
+
+/// Reports of which the database has not said what became of them.
+pub(super) struct Unsettled {
+    /// They go together, as many at a time as the database takes.
+    pool: Vec<Report>,
+    pool_at: Instant,
+    backoff: Backoff,
+    portion: Portion,
+    /// Parts of groups in which a bad report is looked for, and lone reports that wait.
+    apart: Vec<Group>,
+    /// The database answered nothing in the last round, for no reason of the reports'.
+    troubled: bool,
+}
+
+impl Unsettled {
+    pub(super) fn new(now: Instant) -> Unsettled {
+        Unsettled {
+            pool: Vec::new(),
+            pool_at: now,
+            backoff: Backoff::default(),
+            portion: Portion::default(),
+            apart: Vec::new(),
+            troubled: false,
+        }
+    }
+
+    pub(super) fn add(&mut self, reports: Vec<Report>) {
+        self.pool.extend(reports);
+    }
+
+    /// When there is something to send. None: nothing waits.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        let pool_at = (!self.pool.is_empty()).then_some(self.pool_at);
+        self.apart.iter().map(|group| group.not_before).chain(pool_at).min()
+    }
+
+    /// The groups of the next round.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Group> {
+        let at_once = if self.troubled { 1 } else { GROUPS_AT_ONCE };
+        let mut groups = Vec::new();
+        if self.pool_at <= now {
+            groups = grouped(std::mem::take(&mut self.pool), self.portion.most().min(GROUP_MAX));
+            let rest = groups.split_off(at_once.min(groups.len()));
+            self.pool.extend(rest.into_iter().flat_map(|group| group.reports));
+        }
+        let (mut due, later): (Vec<_>, _) =
+            std::mem::take(&mut self.apart).into_iter().partition(|group| group.not_before <= now);
+        self.apart = due.split_off(due.len().min(at_once - groups.len()));
+        self.apart.extend(later);
+        groups.extend(due);
+        groups
+    }
+
+    /// After a round.
+    pub(super) fn learn(&mut self, sent: Vec<Sent>, now: Instant, stats: &Counters) {
+        let answered = sent.iter().any(|sent| sent.answer.is_ok());
+        let a_reports_own = |sent: &Sent| sent.answer.as_ref().is_err_and(|(_, error)| is_a_reports_own(error));
+        self.troubled = !answered && !sent.iter().any(a_reports_own);
+        if answered {
+            self.backoff.reset();
+        }
+        self.pool_at = if self.troubled { now + self.backoff.next() } else { now };
+        for Sent { jobs, quick, answer } in sent {
+            match answer {
+                Ok(again) => {
+                    if quick {
+                        self.portion.grow(jobs);
+                    }
+                    self.apart.extend(again);
+                }
+                Err((group, error)) => self.not_taken(group, &error, answered, now, stats),
+            }
+        }
+    }
+
+    /// One bad report must be one bad report, and what is too much at once must not be sent at once for ever.
+    fn not_taken(&mut self, mut group: Group, error: &StoreError, answered: bool, now: Instant, stats: &Counters) {
+        let (job, jobs) = (group.reports[0].job, group.reports.len());
+        if jobs == 1 && error.is_about_values() && group.reports[0].make_plainer(&error.to_string()) {
+            tracing::warn!(%job, %error, "the end of a job could not be stored as it was");
+            stats.sanitised.one();
+            return self.apart.push(group);
+        }
+        let own = is_a_reports_own(error);
+        // Others were answered at the same time: the reason is in this group, whatever it is.
+        let in_this_group = own || answered && !error.is_lost() && !error.is_cut_off();
+        if jobs > 1 && !in_this_group {
+            if self.backoff.is_loud() {
+                tracing::warn!(%job, jobs, %error, "the ends of jobs could not be stored, trying again");
+            }
+            self.portion.shrink(jobs);
+            return self.pool.extend(group.reports);
+        }
+        if jobs == 1 || !own {
+            let wait = group.backoff.next();
+            if group.backoff.is_loud() {
+                tracing::warn!(%job, jobs, %error, ?wait, "the ends of jobs could not be stored, trying again");
+            }
+            group.not_before = now + wait;
+        }
+        self.apart.extend(halved(group));
+    }
+}
+
+/// A value or a lock is the reason, and so a single report: the database is well.
+fn is_a_reports_own(error: &StoreError) -> bool {
+    error.is_about_values() || error.is_lock_wait()
+}
+
+fn grouped(reports: Vec<Report>, most: usize) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for report in reports {
+        let (verb, registration, bytes) = (report.verb(), &report.lease.registration, report.bytes());
+        let place = groups.iter().rposition(|group| {
+            let room = group.reports.len() < most && group.bytes + bytes <= GROUP_BYTES_MAX;
+            group.verb == verb && group.registration == *registration && room
+        });
+        match place {
+            Some(place) => {
+                groups[place].bytes += bytes;
+                groups[place].reports.push(report);
+            }
+            None => groups.push(Group {
+                verb,
+                registration: registration.clone(),
+                reports: vec![report],
+                bytes,
+                not_before: Instant::now(),
+                backoff: Backoff::default(),
+                renewed: false,
+            }),
+        }
+    }
+    groups
+}
+
+/// The group in two parts, when it has more than one report.
+fn halved(mut group: Group) -> Vec<Group> {
+    if group.reports.len() == 1 {
+        return vec![group];
+    }
+    let reports = group.reports.split_off(group.reports.len() / 2);
+    let other = Group { reports, registration: group.registration.clone(), backoff: group.backoff.clone(), ..group };
+    vec![group, other]
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::error::SqlState;
+
+    use super::super::report::Ending;
+    use super::super::report::tests::{a_failure, failure, report};
+    use super::*;
+    use crate::model::RawJson;
+
+    #[test]
+    fn a_group_holds_one_verb_of_one_registration() {
+        let reports = vec![
+            report(1, 0, 7, Ending::Completed(None)),
+            report(1, 1, 7, failure()),
+            report(1, 2, 7, Ending::Completed(None)),
+            report(2, 0, 8, Ending::Completed(None)),
+            report(1, 3, 7, Ending::CompletedItself(a_failure())),
+        ];
+        let groups = grouped(reports, GROUP_MAX);
+        let shape: Vec<_> = groups.iter().map(|group| (group.verb, group.reports.len())).collect();
+        assert_eq!(shape, [(Verb::Complete, 2), (Verb::Fail, 2), (Verb::Complete, 1)]);
+        let many = grouped((0..2500).map(|n| report(n, 0, 7, Ending::Released)).collect(), GROUP_MAX);
+        assert_eq!(many.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [1000, 1000, 500]);
+    }
+
+    #[test]
+    fn a_group_fits_a_message() {
+        let large = |n| report(n, 0, 7, Ending::Completed(Some(RawJson::of(&"x".repeat(1_000_000)).expect("JSON"))));
+        let groups = grouped((1..=20).map(large).collect(), GROUP_MAX);
+        assert_eq!(groups.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [8, 8, 4]);
+    }
+
+    fn refused(sqlstate: &str) -> StoreError {
+        let sqlstate = SqlState::from_code(sqlstate);
+        StoreError::Refused { sqlstate, message: "no".into(), detail: None, hint: None }
+    }
+
+    /// A database that takes a group or refuses it, asked until nothing is left or so many rounds have passed: the sizes of
+    /// the groups of each round.
+    fn rounds(
+        unsettled: &mut Unsettled,
+        most: usize,
+        answer: impl Fn(&Group) -> Option<&'static str>,
+    ) -> Vec<Vec<usize>> {
+        let mut sizes = Vec::new();
+        for _ in 0..most {
+            // Whatever waits is due.
+            let now = unsettled.apart.iter().map(|group| group.not_before).chain([unsettled.pool_at]).max();
+            let now = now.expect("the pool has a time");
+            let groups = unsettled.take_due(now);
+            if groups.is_empty() {
+                break;
+            }
+            sizes.push(groups.iter().map(|group| group.reports.len()).collect());
+            let sent = groups.into_iter().map(|group| Sent {
+                jobs: group.reports.len(),
+                quick: true,
+                answer: match answer(&group) {
+                    None => Ok(None),
+                    Some(sqlstate) => Err((group, refused(sqlstate))),
+                },
+            });
+            let sent = sent.collect();
+            unsettled.learn(sent, now, &Counters::default());
+        }
+        sizes
+    }
+
+    fn unsettled(reports: i64) -> Unsettled {
+        let mut unsettled = Unsettled::new(Instant::now());
+        unsettled.add((0..reports).map(|n| report(n, 0, 7, Ending::Completed(None))).collect());
+        unsettled
+    }
+
+    #[test]
+    fn while_the_database_takes_nothing_one_group_at_a_time_is_tried_and_then_they_grow_together_again() {
+        let mut unsettled = unsettled(3000);
+        let away = rounds(&mut unsettled, 40, |_| Some("53100"));
+        assert!(away[1..].iter().all(|round| round.len() == 1), "{away:?}");
+        let back = rounds(&mut unsettled, 1000, |_| None);
+        let statements: usize = back.iter().map(Vec::len).sum();
+        assert!(back.iter().all(|round| round.len() <= GROUPS_AT_ONCE), "{back:?}");
+        assert!(statements < 300, "{statements} statements: {back:?}");
+        assert_eq!(back.concat().iter().sum::<usize>(), 3000);
+    }
+
+    #[test]
+    fn groups_that_take_too_long_become_smaller_for_all_that_follow() {
+        let mut unsettled = unsettled(1000);
+        let slow = |group: &Group| (group.reports.len() > 300).then_some("57014");
+        let sizes = rounds(&mut unsettled, 100, slow).concat();
+        assert_eq!(sizes[..3], [1000, 500, 250]);
+        let too_much = sizes.iter().filter(|size| **size > 300).count();
+        assert!(too_much <= 6, "{sizes:?}");
+    }
+
+    #[test]
+    fn one_bad_report_ends_up_alone_whatever_the_reason_and_the_others_go_out() {
+        for sqlstate in ["23514", "55P03", "P0001", "57014"] {
+            let mut unsettled = unsettled(1000);
+            let bad = |group: &Group| group.reports.iter().any(|report| report.lease.id == 617).then_some(sqlstate);
+            let sizes = rounds(&mut unsettled, 60, bad);
+            let left: Vec<_> = unsettled.apart.iter().flat_map(|group| &group.reports).chain(&unsettled.pool).collect();
+            assert_eq!((left.len(), left[0].lease.id), (1, 617), "{sqlstate}: {sizes:?}");
+        }
+    }
+}

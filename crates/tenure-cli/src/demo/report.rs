@@ -61,7 +61,7 @@ impl Report {
               (select count(*) from tenure_demo.chunk),
               (select count(*) from mine),
               (select coalesce(sum(attempt), 0)::bigint from mine),
-              (select count(*) from errors where cause <> 'worker_lost') - (select count(*) from mine where status = 'dead'),
+              (select count(*) from errors where cause not in ('worker_lost', 'given_up')) - (select count(*) from mine where status = 'dead'),
               (select count(*) from errors where cause = 'worker_lost'),
               (select count(*) from mine where status = 'dead'),
               (select coalesce(max(extract(epoch from started_at - created_at)), 0)::double precision

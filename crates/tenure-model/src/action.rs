@@ -2,7 +2,7 @@
 
 use crate::bounds::{OWN_GRACE, WORKERS};
 use crate::flaw::Flaw;
-use crate::state::{Fate, How, Process, RowId, Server, Stage, State, Worker};
+use crate::state::{Fate, How, Process, RowId, Run, Server, Stage, State, Worker};
 
 /// A worker's two connections, or both at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,12 +30,14 @@ pub(crate) enum Action {
         run: usize,
         how: How,
     },
-    /// The report of one run, and its answer. After the worker gave up: a late write.
+    /// The report of one run, and its answer. One that is refused is followed by a heartbeat, and is sent once more if that
+    /// was taken. After the worker gave up: under the former registration, and all that goes back in one call.
     Report {
         worker: usize,
         run: usize,
     },
-    /// A heartbeat at once, after a reconnect or because the worker was told that it was given up.
+    /// A heartbeat at once: after a reconnect, because the worker was told that it was given up, or because a claim was
+    /// refused.
     Renew {
         worker: usize,
     },
@@ -45,7 +47,7 @@ pub(crate) enum Action {
     Reconnect {
         worker: usize,
     },
-    /// The worker asks for leases that it does not know, and releases them.
+    /// The worker asks for leases that it does not know, and releases them; after it gave up, those of its former registration.
     Audit {
         worker: usize,
     },
@@ -56,8 +58,8 @@ pub(crate) enum Action {
     /// Time goes by. Heartbeats come every third of a lease, which is a tick: a worker that can renew has renewed.
     Tick,
 
-    /// A job is aborted and goes back without using an attempt, as at the end of a graceful stop.
-    GiveBack {
+    /// A job is aborted, as at the end of a graceful stop: its report says that it goes back.
+    Abort {
         worker: usize,
         run: usize,
     },
@@ -104,6 +106,8 @@ pub(crate) enum Action {
         announced: bool,
     },
     Restart,
+    /// The database's clock is set forward by more than a lease.
+    ClockForward,
 
     /// The faults have ended.
     Calm,
@@ -112,6 +116,39 @@ pub(crate) enum Action {
 }
 
 impl Action {
+    /// It uses up one of the faults.
+    pub(crate) fn is_fault(&self) -> bool {
+        match self {
+            Action::ReportUnanswered { .. }
+            | Action::ReportDelayed { .. }
+            | Action::Cut { .. }
+            | Action::CutUnseen { .. }
+            | Action::Crash { .. }
+            | Action::CrashSending { .. }
+            | Action::Freeze { .. }
+            | Action::Abort { .. }
+            | Action::ClockForward
+            | Action::End { how: How::Failed, .. }
+            | Action::Stop { .. } => true,
+            Action::BeginClaim { .. }
+            | Action::CommitClaim { .. }
+            | Action::End { how: How::Completed | How::Back | How::Lost, .. }
+            | Action::Report { .. }
+            | Action::Renew { .. }
+            | Action::GiveUp { .. }
+            | Action::Reconnect { .. }
+            | Action::Audit { .. }
+            | Action::Maintain { .. }
+            | Action::Tick
+            | Action::Arrive { .. }
+            | Action::Notice { .. }
+            | Action::Thaw { .. }
+            | Action::Restart
+            | Action::Calm
+            | Action::Newcomer => false,
+        }
+    }
+
     /// The order in which a calm world does what is due; None for what it does not do.
     fn rank(&self) -> Option<u8> {
         Some(match self {
@@ -128,7 +165,7 @@ impl Action {
             Action::Tick => 10,
             Action::End { .. }
             | Action::BeginClaim { .. }
-            | Action::GiveBack { .. }
+            | Action::Abort { .. }
             | Action::ReportUnanswered { .. }
             | Action::ReportDelayed { .. }
             | Action::Cut { .. }
@@ -138,6 +175,7 @@ impl Action {
             | Action::Freeze { .. }
             | Action::Thaw { .. }
             | Action::Stop { .. }
+            | Action::ClockForward
             | Action::Calm => return None,
         })
     }
@@ -150,7 +188,7 @@ pub(crate) fn possible(state: &State, flaw: Option<Flaw>, actions: &mut Vec<Acti
     }
     let from = actions.len();
     for worker in 0..WORKERS {
-        of_process(state, worker, actions);
+        of_process(state, worker, flaw, actions);
         of_server(state, worker, flaw, actions);
     }
     of_time(state, flaw, actions);
@@ -178,19 +216,29 @@ pub(crate) fn must_stop(at: &Worker) -> bool {
 }
 
 /// What a worker's process does.
-fn of_process(state: &State, worker: usize, actions: &mut Vec<Action>) {
+fn of_process(state: &State, worker: usize, flaw: Option<Flaw>, actions: &mut Vec<Action>) {
     let (at, up) = (&state.workers[worker], state.server == Server::Up);
-    let running = at.is_running();
-    let sends = up && if running { at.work } else { at.process == Process::GaveUp };
+    let (running, gave_up) = (at.is_running(), at.process == Process::GaveUp);
+    let sends = sends(state, worker);
     for (run, held) in at.runs.iter().enumerate() {
-        match held.stage {
-            Stage::Running if running => actions.push(Action::End { worker, run, how: How::Completed }),
-            Stage::Ended(_) if sends => actions.push(Action::Report { worker, run }),
-            Stage::Running | Stage::Ended(_) => {}
+        if held.stage == Stage::Running && (running || gave_up) {
+            actions.push(Action::End { worker, run, how: How::Completed });
+        }
+        let too_early = gave_up && flaw == Some(Flaw::BackWhileRunning);
+        let goes_before = |first: &Run| gave_up && first.goes_back() && held.goes_back();
+        let is_sent = at.runs[..run].iter().any(goes_before);
+        if sends && !is_sent && (too_early || held.stage != Stage::Running) {
+            actions.push(Action::Report { worker, run });
         }
     }
     if at.process == Process::Frozen {
         actions.push(Action::Thaw { worker });
+    }
+    // What it finds while its lease is over it cannot release: it asks again, and by then has renewed the lease.
+    let answered = at.claim.is_none_or(|claim| claim.orphan) && (gave_up || at.is_alive());
+    let asks = if gave_up || flaw == Some(Flaw::AuditOnce) { at.audit } else { state.holds_unknown(worker) };
+    if sends && asks && answered {
+        actions.push(Action::Audit { worker });
     }
     if !running {
         return;
@@ -204,11 +252,9 @@ fn of_process(state: &State, worker: usize, actions: &mut Vec<Action>) {
     if !at.control || !at.work {
         actions.push(Action::Reconnect { worker });
     }
-    if at.renews() && (at.own_left == 0 || at.row.fate != Fate::Alive) {
+    let beats = at.renews() && (at.own_left == 0 || at.row.fate != Fate::Alive);
+    if beats || state.is_claim_refused(worker) {
         actions.push(Action::Renew { worker });
-    }
-    if at.work && at.audit && at.claim.is_none_or(|claim| claim.orphan) {
-        actions.push(Action::Audit { worker });
     }
     if at.work && at.claim.is_none() && at.is_alive() {
         for row in state.ready_rows() {
@@ -218,6 +264,12 @@ fn of_process(state: &State, worker: usize, actions: &mut Vec<Action>) {
             }
         }
     }
+}
+
+/// Its reports reach the server; those of a registration that was given up go over the connections of the next one.
+fn sends(state: &State, worker: usize) -> bool {
+    let at = &state.workers[worker];
+    state.server == Server::Up && if at.is_running() { at.work } else { at.process == Process::GaveUp }
 }
 
 /// What the server does by itself or for anybody.
@@ -248,6 +300,9 @@ fn of_time(state: &State, flaw: Option<Flaw>, actions: &mut Vec<Action>) {
             actions.push(Action::GiveUp { worker });
         }
     }
+    // What was refused is sent again at once, behind the heartbeat.
+    let again = |worker: &usize| sends(state, *worker) && state.workers[*worker].runs.iter().any(|run| run.renewed);
+    overdue |= (0..WORKERS).any(|worker| again(&worker));
     if !overdue && state.calm != Some(0) {
         actions.push(Action::Tick);
     }
@@ -256,7 +311,11 @@ fn of_time(state: &State, flaw: Option<Flaw>, actions: &mut Vec<Action>) {
 fn faults(state: &State, flaw: Option<Flaw>, actions: &mut Vec<Action>) {
     for worker in 0..WORKERS {
         let at = &state.workers[worker];
-        let (up, running) = (state.server == Server::Up, at.is_running());
+        let running = at.is_running();
+        faults_of_reports(state, worker, actions);
+        if at.process == Process::GaveUp && !at.runs.is_empty() {
+            actions.push(Action::Crash { worker });
+        }
         if !running && at.process != Process::Frozen {
             continue;
         }
@@ -277,27 +336,30 @@ fn faults(state: &State, flaw: Option<Flaw>, actions: &mut Vec<Action>) {
             continue;
         }
         actions.push(Action::Freeze { worker });
-        for (run, held) in at.runs.iter().enumerate() {
-            match held.stage {
-                Stage::Running => {
-                    actions.push(Action::End { worker, run, how: How::Failed });
-                    if up && at.work {
-                        actions.push(Action::GiveBack { worker, run });
-                    }
-                }
-                Stage::Ended(_) if up && at.work => {
-                    actions.push(Action::ReportUnanswered { worker, run });
-                    if at.letter.is_none() {
-                        actions.push(Action::ReportDelayed { worker, run });
-                        actions.push(Action::CrashSending { worker, run });
-                    }
-                }
-                Stage::Ended(_) => {}
-            }
+        for (run, _) in at.runs.iter().enumerate().filter(|(_, held)| held.stage == Stage::Running) {
+            actions.push(Action::End { worker, run, how: How::Failed });
+            actions.push(Action::Abort { worker, run });
         }
     }
     if state.server == Server::Up {
         actions.push(Action::Stop { announced: true });
         actions.push(Action::Stop { announced: false });
+        if state.may_leap && !state.leases.is_empty() {
+            actions.push(Action::ClockForward);
+        }
+    }
+}
+
+fn faults_of_reports(state: &State, worker: usize, actions: &mut Vec<Action>) {
+    let at = &state.workers[worker];
+    if !sends(state, worker) {
+        return;
+    }
+    for (run, _) in at.runs.iter().enumerate().filter(|(_, held)| held.stage != Stage::Running) {
+        actions.push(Action::ReportUnanswered { worker, run });
+        if at.letter.is_none() {
+            actions.push(Action::ReportDelayed { worker, run });
+            actions.push(Action::CrashSending { worker, run });
+        }
     }
 }

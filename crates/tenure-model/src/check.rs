@@ -20,7 +20,7 @@ pub enum Bundles {
     Cut,
     /// Job 1, and job 2.
     Single,
-    /// Job 1 alone: enough for what most broken rules do.
+    /// Job 1 alone: enough for what most broken rules do. Here the database's clock may leap, once.
     One,
 }
 
@@ -130,7 +130,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::first(self.bundles.rows(), self.faults)]
+        vec![self.first()]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -149,7 +149,9 @@ impl Model for Protocol {
             Property::always(p::STALE_WRITE, |_, state: &State| !state.blame.stale_write),
             Property::always(p::NO_OVERLAP, |_, state| p::overlaps_nowhere(state)),
             Property::always(p::STOPPED, |_, state| p::has_stopped(state)),
+            Property::always(p::BESIDE, |_, state| p::runs_alone(state)),
             Property::always(p::TOLD_APART, |_, state: &State| !state.blame.wrong_answer),
+            Property::always(p::NOT_DROPPED, |_, state: &State| !state.blame.dropped),
             Property::eventually(p::ALL_END, |_, state: &State| state.all_ended()),
         ];
         if self.flaw.is_none() {
@@ -158,6 +160,8 @@ impl Model for Protocol {
                 Property::sometimes(p::LATE_WRITE, |_, state| p::writes_late(state)),
                 Property::sometimes(p::REPEAT, |_, state| p::repeats(state)),
                 Property::sometimes(p::UNKNOWN_LEASE, |_, state| p::holds_unknown(state)),
+                Property::sometimes(p::OVER, |_, state| p::is_over(state)),
+                Property::sometimes(p::FORMER, |_, state| p::gives_back_renewed(state)),
                 Property::sometimes(p::OVERSLEPT, |_, state| p::overslept(state)),
                 Property::sometimes(p::BURIED, |_, state| p::buries(state)),
             ]);
@@ -167,6 +171,11 @@ impl Model for Protocol {
 }
 
 impl Protocol {
+    /// The clock leaps in runs with one job alone: it meets all workers at once, and has nothing to do with cuts.
+    fn first(&self) -> State {
+        State::first(self.bundles.rows(), self.faults, self.bundles == Bundles::One)
+    }
+
     fn run(self) -> Report {
         let began = Instant::now();
         let until = match self.flaw {
@@ -232,7 +241,7 @@ impl Protocol {
 
     /// The checker's states have their workers in order; here workers keep their names from step to step.
     fn with_names(&self, path: &Path<State, Action>) -> Vec<Action> {
-        let mut state = State::first(self.bundles.rows(), self.faults);
+        let mut state = self.first();
         let (mut taken, mut actions) = (Vec::new(), Vec::new());
         for wanted in path.clone().into_states().iter().skip(1) {
             possible(&state, self.flaw, &mut actions);
@@ -277,7 +286,7 @@ impl Protocol {
 
     /// The states along these steps; None where one of them is not possible.
     fn replay(&self, actions: &[Action]) -> Option<Vec<State>> {
-        let mut states = vec![State::first(self.bundles.rows(), self.faults)];
+        let mut states = vec![self.first()];
         let mut possible_now = Vec::new();
         for action in actions {
             let state = states.last()?;

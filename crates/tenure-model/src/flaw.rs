@@ -19,6 +19,14 @@ pub enum Flaw {
     NoSelfStop,
     /// After a reconnect a worker asks once for leases that it does not know, while a claim may still be under way.
     AuditOnce,
+    /// A report that was refused because the lease is over counts as lost, without a heartbeat and a second try.
+    RefusedIsLost,
+    /// A heartbeat revives a worker that was declared dead.
+    RenewalRevives,
+    /// A worker that gives up reports "goes back" at once, and not when the handler has ended.
+    BackWhileRunning,
+    /// A job starts without a look at its registration, which was given up while the claim was on its way.
+    StartsAfterGivingUp,
     /// A repeated report that finds no lease counts as lost, whoever ended the job.
     RepeatCountsAsLost,
     /// `ended_by` takes a burial by rescue for the worker's own report.
@@ -31,7 +39,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 12] = [
+    pub const ALL: [Flaw; 16] = [
         Flaw::CompleteByJob,
         Flaw::OneSighting,
         Flaw::LeaseFromPicked,
@@ -40,6 +48,10 @@ impl Flaw {
         Flaw::RowGoneAtOnce,
         Flaw::NoSelfStop,
         Flaw::AuditOnce,
+        Flaw::RefusedIsLost,
+        Flaw::RenewalRevives,
+        Flaw::BackWhileRunning,
+        Flaw::StartsAfterGivingUp,
         Flaw::RepeatCountsAsLost,
         Flaw::BurialCountsAsReport,
         Flaw::CutUnseen,
@@ -57,6 +69,10 @@ impl Flaw {
             Flaw::RowGoneAtOnce => "a dead worker's row goes with its last lease",
             Flaw::NoSelfStop => "a worker does not stop its handlers by itself",
             Flaw::AuditOnce => "after a reconnect a worker asks once for leases that it does not know",
+            Flaw::RefusedIsLost => "a report that is refused because its lease is over is not sent again",
+            Flaw::RenewalRevives => "a renewal revives a worker that was declared dead",
+            Flaw::BackWhileRunning => "what was given up goes back while its handler runs",
+            Flaw::StartsAfterGivingUp => "a job starts although its registration was given up meanwhile",
             Flaw::RepeatCountsAsLost => "a repeated report that finds no lease counts as lost",
             Flaw::BurialCountsAsReport => "a burial by rescue is taken for the worker's own report",
             Flaw::CutUnseen => "the server sees that the connections are gone, the worker does not",
@@ -73,10 +89,14 @@ impl Flaw {
             | Flaw::LocksOutliveRestart
             | Flaw::DeadMayReturn
             | Flaw::NoSelfStop
-            | Flaw::CutUnseen => p::STOPPED,
+            | Flaw::RenewalRevives
+            | Flaw::CutUnseen
+            | Flaw::ClockSleeps => p::STOPPED,
+            Flaw::BackWhileRunning | Flaw::StartsAfterGivingUp => p::BESIDE,
             Flaw::LeaseFromPicked => p::CONSERVATION,
             Flaw::RowGoneAtOnce => p::ONE_LEASE,
-            Flaw::AuditOnce | Flaw::ClockSleeps => p::ALL_END,
+            Flaw::AuditOnce => p::ALL_END,
+            Flaw::RefusedIsLost => p::NOT_DROPPED,
             Flaw::RepeatCountsAsLost | Flaw::BurialCountsAsReport => p::TOLD_APART,
         }
     }

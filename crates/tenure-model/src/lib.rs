@@ -13,6 +13,7 @@ mod bounds;
 mod check;
 mod flaw;
 mod narrate;
+mod normal;
 mod property;
 mod state;
 mod step;

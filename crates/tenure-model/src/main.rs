@@ -1,5 +1,5 @@
 //! `cargo run -p tenure-model`: checks the protocol, then each broken variant, and prints what was found.
-//! With `broken` it checks the broken variants alone; with `cut N` or `single N` the protocol alone, with these bundles and at most N faults.
+//! With `broken` it checks the broken variants alone; with `cut N`, `single N` or `one N` the protocol alone, with these bundles and at most N faults.
 
 use std::cell::Cell;
 
@@ -16,7 +16,8 @@ fn main() {
     };
     match args.as_slice() {
         [] => {
-            let as_built = [check(Bundles::Cut, FAULTS - 1), check(Bundles::Single, FAULTS)];
+            let as_built =
+                [check(Bundles::One, FAULTS), check(Bundles::Cut, FAULTS - 1), check(Bundles::Single, FAULTS)];
             let unreached = unreached(&as_built);
             as_built.into_iter().for_each(show);
             unreached.iter().for_each(|name| println!("NOT REACHED BY ANY: {name}"));
@@ -26,6 +27,7 @@ fn main() {
         ["broken"] => Flaw::ALL.into_iter().for_each(|flaw| show(check_broken(flaw))),
         ["cut", faults] => show(check(Bundles::Cut, number(faults))),
         ["single", faults] => show(check(Bundles::Single, number(faults))),
+        ["one", faults] => show(check(Bundles::One, number(faults))),
         _ => usage(),
     }
     std::process::exit(i32::from(!fine.get()));
@@ -36,7 +38,7 @@ fn number(text: &str) -> u8 {
 }
 
 fn usage() -> ! {
-    eprintln!("usage: tenure-model [broken | cut FAULTS | single FAULTS]");
+    eprintln!("usage: tenure-model [broken | cut FAULTS | single FAULTS | one FAULTS]");
     std::process::exit(2);
 }
 

@@ -21,17 +21,18 @@ pub(crate) fn sentence(before: &State, action: Action, after: &State, flaw: Opti
         }
         Action::Report { worker, run } => {
             let late = if before.workers[worker].process == Process::GaveUp { ", late," } else { "" };
-            let answer = told(before.answer_to(worker, run, flaw));
-            format!(
-                "{}{late} reports job {} as {}, {answer}",
-                name(worker),
-                job_of(worker, run),
-                how_of(before, worker, run)
-            )
+            let (who, job, how) = (name(worker), job_of(worker, run), said(run_of(worker, run).says()));
+            let renewed = |state: &State| state.workers[worker].runs.iter().filter(|run| run.renewed).count();
+            if renewed(after) > renewed(before) {
+                let then = "and is refused, for its lease is over. A heartbeat extends it.";
+                return format!("{who}{late} reports job {job} as {how}, {then}");
+            }
+            format!("{who}{late} reports job {job} as {how}, {}", told(before.answer_to(worker, run, flaw)))
         }
-        Action::GiveBack { worker, run } => {
-            format!("{} aborts job {} and gives it back.", name(worker), job_of(worker, run))
+        Action::Abort { worker, run } => {
+            format!("{} aborts job {}, to give it back.", name(worker), job_of(worker, run))
         }
+        Action::ClockForward => "The database's clock is set forward: all leases are over.".into(),
         Action::Renew { worker } if after.workers[worker].process == Process::GaveUp => {
             format!("{} learns from a heartbeat that it was given up, and stops its handlers.", name(worker))
         }
@@ -40,7 +41,11 @@ pub(crate) fn sentence(before: &State, action: Action, after: &State, flaw: Opti
             let how = if came_back { ", although it was declared dead" } else { "" };
             format!("{} renews its lease{how}.", name(worker))
         }
-        Action::GiveUp { worker } => format!("{} gives up by its own clock: it stops its handlers.", name(worker)),
+        Action::GiveUp { worker } => {
+            let runs_on = after.workers[worker].runs.iter().any(|run| run.stage == Stage::Running);
+            let stops = if runs_on { "asks its handlers to stop" } else { "stops its handlers" };
+            format!("{} gives up by its own clock: it {stops}.", name(worker))
+        }
         Action::Reconnect { worker } if after.workers[worker].process == Process::GaveUp => {
             format!("{} connects again, learns that it was given up, and stops its handlers.", name(worker))
         }
@@ -60,11 +65,10 @@ pub(crate) fn sentence(before: &State, action: Action, after: &State, flaw: Opti
         Action::Tick => "A tick goes by.".into(),
         Action::ReportUnanswered { worker, run } => {
             let answer = told(before.answer_to(worker, run, flaw));
-            let job = job_of(worker, run);
+            let (job, how) = (job_of(worker, run), said(run_of(worker, run).says()));
             format!(
-                "{} reports job {job} as {}, {answer} The answer is lost with the work connection.",
-                name(worker),
-                how_of(before, worker, run)
+                "{} reports job {job} as {how}, {answer} The answer is lost with the work connection.",
+                name(worker)
             )
         }
         Action::ReportDelayed { worker, run } => {
@@ -143,7 +147,14 @@ fn committed(before: &State, worker: usize, after: &State) -> String {
     let still = Jobs::of(got.iter().filter(|job| after.jobs[*job].ready > 0));
     let left = if still.is_empty() { String::new() } else { format!(" The delete missed {}.", jobs(still)) };
     let is_read = before.workers[worker].claim.is_some_and(|claim| !claim.orphan);
-    let read = if is_read { "the handlers start" } else { "nobody reads the answer" };
+    let gave_up = before.workers[worker].process == Process::GaveUp;
+    let starts = after.workers[worker].runs.iter().any(|run| run.stage == Stage::Running && got.has(run.job));
+    let read = match (is_read, gave_up, starts) {
+        (false, _, _) => "nobody reads the answer",
+        (true, false, _) => "the handlers start",
+        (true, true, true) => "the handlers start, although it has given up",
+        (true, true, false) => "they are not started, for it has given up",
+    };
     format!("The claim of {}{whose} commits: it holds {}, and {read}.{left}", name(worker), jobs(got))
 }
 
@@ -179,18 +190,12 @@ fn arrived(before: &State, worker: usize, after: &State) -> String {
     format!("The report of {} about job {job} reaches the server and {effect}.", name(worker))
 }
 
-fn how_of(state: &State, worker: usize, run: usize) -> &'static str {
-    match state.workers[worker].runs[run].stage {
-        Stage::Ended(how) => said(how),
-        Stage::Running => "running",
-    }
-}
-
 fn said(how: How) -> &'static str {
     match how {
         How::Completed => "completed",
         How::Failed => "failed",
         How::Lost => "lost",
+        How::Back => "one that goes back",
     }
 }
 

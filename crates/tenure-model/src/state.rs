@@ -3,8 +3,6 @@
 //! Ids of leases and of rows in `ready` are compared for equality only. They are therefore numbered anew after every
 //! step, so that two histories that differ in their numbers alone are one state.
 
-use std::cmp::Ordering;
-
 use crate::bounds::{JOBS, LEASE, OWN_LEASE, WORKERS};
 
 /// 0: none.
@@ -58,7 +56,8 @@ pub(crate) enum Process {
     /// Stopped by a signal or not scheduled: it does nothing, its sessions live on.
     Frozen,
     Crashed,
-    /// The process lives; this registration was given up, and its handlers were stopped.
+    /// The process lives; this registration was given up, and its handlers were stopped. What has to be said of them is
+    /// said over the connections of the next one.
     GaveUp,
 }
 
@@ -75,6 +74,8 @@ pub(crate) enum Stage {
 pub(crate) enum How {
     Completed,
     Failed,
+    /// Stopped before its end: it goes back, and the attempt is not used. Nothing notes which lease did that.
+    Back,
     /// Buried by rescue: never in a report.
     Lost,
 }
@@ -83,7 +84,23 @@ pub(crate) enum How {
 pub(crate) struct Run {
     pub(crate) job: usize,
     pub(crate) stage: Stage,
+    /// Its report was refused because the lease is over, and a heartbeat has extended it: it is sent once more.
+    pub(crate) renewed: bool,
     pub(crate) lease: LeaseId,
+}
+
+impl Run {
+    pub(crate) fn goes_back(&self) -> bool {
+        self.stage == Stage::Ended(How::Back)
+    }
+
+    /// What its report says. Nobody should report a run that goes on; who does, says that it goes back.
+    pub(crate) fn says(&self) -> How {
+        match self.stage {
+            Stage::Ended(how) => how,
+            Stage::Running => How::Back,
+        }
+    }
 }
 
 /// A claim under way in the server: its worker was looked at, its snapshot is taken.
@@ -136,6 +153,8 @@ pub(crate) struct Worker {
     pub(crate) process: Process,
     /// It was frozen beyond a moment at which it should have stopped its handlers: it cannot keep the rule.
     pub(crate) late: bool,
+    /// The database's clock was set forward: its lease is over, or its time to come back, before it can know.
+    pub(crate) early: bool,
     /// Sessions that the server has open, each with the session lock.
     pub(crate) work: bool,
     pub(crate) control: bool,
@@ -147,7 +166,7 @@ pub(crate) struct Worker {
     pub(crate) cut: u8,
     /// Ticks until it stops its handlers by itself, by its own clock.
     pub(crate) own_left: u8,
-    /// It has to ask for leases that it does not know.
+    /// It has given up, or breaks the rule that it asks again and again, and has to ask for leases that it does not know.
     pub(crate) audit: bool,
     pub(crate) row: Row,
     pub(crate) runs: Vec<Run>,
@@ -160,6 +179,7 @@ impl Worker {
         Worker {
             process: Process::Running,
             late: false,
+            early: false,
             work: true,
             control: true,
             unaware: false,
@@ -236,6 +256,7 @@ pub(crate) struct Ended {
 pub(crate) struct Blame {
     pub(crate) stale_write: bool,
     pub(crate) wrong_answer: bool,
+    pub(crate) dropped: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -246,13 +267,15 @@ pub(crate) struct State {
     pub(crate) leases: Vec<Lease>,
     pub(crate) ended: Vec<Ended>,
     pub(crate) faults_left: u8,
+    /// The database's clock was not set forward yet, and may be.
+    pub(crate) may_leap: bool,
     /// The faults have ended, and everybody does what is due; ticks that are left to look on.
     pub(crate) calm: Option<u8>,
     pub(crate) blame: Blame,
 }
 
 impl State {
-    pub(crate) fn first(bundles: &[RowId; JOBS], faults: u8) -> State {
+    pub(crate) fn first(bundles: &[RowId; JOBS], faults: u8, may_leap: bool) -> State {
         // A job that no bundle holds is one that was done before.
         let end = |ready: RowId| (ready == 0).then_some(End::Completed);
         let job = |ready: &RowId| Job { attempt: 0, ready: *ready, end: end(*ready), first_end: end(*ready) };
@@ -263,6 +286,7 @@ impl State {
             leases: Vec::new(),
             ended: Vec::new(),
             faults_left: faults,
+            may_leap,
             calm: None,
             blame: Blame::default(),
         };
@@ -292,6 +316,11 @@ impl State {
         self.leases.iter().any(|lease| lease.worker == worker)
     }
 
+    /// A claim without an answer has left a lease that the worker does not know of, or it dropped a report.
+    pub(crate) fn holds_unknown(&self, worker: usize) -> bool {
+        self.leases.iter().any(|lease| lease.worker == worker && !self.knows(worker, lease.id))
+    }
+
     pub(crate) fn all_ended(&self) -> bool {
         self.jobs.iter().all(|job| job.end.is_some())
     }
@@ -317,158 +346,21 @@ impl State {
     }
 
     /// The leases that some worker still speaks of.
-    fn named_leases(&self) -> impl Iterator<Item = LeaseId> + '_ {
+    pub(crate) fn named_leases(&self) -> impl Iterator<Item = LeaseId> + '_ {
         self.workers.iter().flat_map(|worker| {
             worker.runs.iter().map(|run| run.lease).chain(worker.letter.iter().map(|letter| letter.lease))
         })
     }
 
+    /// The database refuses a claim of a worker that takes itself for alive, and whose own clock says nothing else.
+    pub(crate) fn is_claim_refused(&self, worker: usize) -> bool {
+        let at = &self.workers[worker];
+        let asks = at.is_running() && at.work && at.claim.is_none() && !at.late;
+        asks && self.server == Server::Up && !at.is_alive()
+    }
+
     /// The worker has a run or a report of this lease.
     pub(crate) fn knows(&self, worker: usize, lease: LeaseId) -> bool {
         self.workers[worker].runs.iter().any(|run| run.lease == lease)
-    }
-
-    fn is_asked_for(&self, ended: &Ended) -> bool {
-        let same = |job, lease| job == ended.job && lease == ended.lease;
-        self.workers.iter().any(|worker| {
-            worker.runs.iter().any(|run| same(run.job, run.lease))
-                || worker.letter.iter().any(|letter| same(letter.job, letter.lease))
-        })
-    }
-
-    /// Brings equal states to one form: forgets what nobody can ask for, and numbers leases and rows in a fixed order.
-    pub(crate) fn tidy(&mut self) {
-        if !self.ended.is_empty() {
-            let mut ended = std::mem::take(&mut self.ended);
-            ended.retain(|ended| self.is_asked_for(ended));
-            self.ended = ended;
-        }
-        for worker in 0..WORKERS {
-            self.tidy_worker(worker);
-        }
-        self.number_anew();
-    }
-
-    /// A worker without work renews its lease for nothing: it is as good as one that registered just now. What it
-    /// would do with an older lease, a worker does whose claim takes longer.
-    fn tidy_worker(&mut self, worker: usize) {
-        let holds = self.holds_leases(worker);
-        let unknown = self.leases.iter().any(|lease| lease.worker == worker && !self.knows(worker, lease.id));
-        let at = &mut self.workers[worker];
-        // There is nothing to be found by asking, now or later.
-        at.audit &= unknown || at.claim.is_some_and(|claim| claim.orphan);
-        let busy = holds || !at.runs.is_empty() || at.claim.is_some() || at.letter.is_some();
-        let well = at.is_running() && at.work && at.control && !at.late && !at.audit;
-        if !busy && well && at.row.fate == Fate::Alive {
-            *at = Worker { announced: false, ..Worker::registered() };
-        }
-        if at.row.fate != Fate::Alive {
-            at.row = Row { fate: at.row.fate, left: 0, locked: false, suspicion: None };
-        }
-        if matches!(at.process, Process::Crashed | Process::GaveUp) {
-            (at.late, at.unaware, at.announced, at.cut, at.own_left, at.audit) = (false, false, false, 0, 0, false);
-            if at.row.fate != Fate::Alive || at.both_cut() {
-                (at.work, at.control) = (false, false);
-            }
-        }
-        at.runs.sort_unstable();
-    }
-
-    fn number_anew(&mut self) {
-        self.leases.sort_unstable();
-        let mut names = Names::default();
-        self.leases.iter().for_each(|lease| names.add(lease.id));
-        self.named_leases().for_each(|name| names.add(name));
-        self.leases.iter_mut().for_each(|lease| lease.id = names.new_of(lease.id));
-        self.ended.iter_mut().for_each(|ended| ended.lease = names.new_of(ended.lease));
-        self.ended.sort_unstable();
-        for worker in &mut self.workers {
-            worker.runs.iter_mut().for_each(|run| run.lease = names.new_of(run.lease));
-            worker.letter.iter_mut().for_each(|letter| letter.lease = names.new_of(letter.lease));
-        }
-
-        let mut rows = Names::default();
-        self.jobs.iter().for_each(|job| rows.add(job.ready));
-        self.jobs.iter_mut().for_each(|job| job.ready = rows.new_of(job.ready));
-        for claim in self.workers.iter_mut().filter_map(|worker| worker.claim.as_mut()) {
-            // A claim whose row is gone finds nothing, whichever row it was.
-            claim.row = rows.new_of(claim.row);
-            if claim.row == 0 {
-                (claim.seen, claim.whole) = (Jobs::default(), false);
-            }
-        }
-    }
-
-    /// Jobs 1 and 2, each in a bundle of its own, change names where that brings more states to one form.
-    pub(crate) fn order_single_jobs(&mut self) {
-        let key = |job: &Job| (job.attempt, job.end, job.first_end, job.ready > 0);
-        if key(&self.jobs[0]) <= key(&self.jobs[1]) {
-            return;
-        }
-        let other = |job: usize| if job < 2 { 1 - job } else { job };
-        self.jobs.swap(0, 1);
-        self.leases.iter_mut().for_each(|lease| lease.jobs = Jobs::of(lease.jobs.iter().map(other)));
-        self.ended.iter_mut().for_each(|ended| ended.job = other(ended.job));
-        for worker in &mut self.workers {
-            worker.runs.iter_mut().for_each(|run| run.job = other(run.job));
-            worker.runs.sort_unstable();
-            worker.letter.iter_mut().for_each(|letter| letter.job = other(letter.job));
-            worker.claim.iter_mut().for_each(|claim| claim.seen = Jobs::of(claim.seen.iter().map(other)));
-        }
-        self.number_anew();
-    }
-
-    /// The same state with its workers in a fixed order: no rule depends on which of them is which.
-    pub(crate) fn with_workers_in_order(mut self) -> State {
-        let mut order: [usize; WORKERS] = std::array::from_fn(|worker| worker);
-        order.sort_by(|a, b| self.in_order(*a, *b));
-        if order.is_sorted() {
-            return self;
-        }
-        let mut place = [0; WORKERS];
-        order.iter().enumerate().for_each(|(new, old)| place[*old] = new);
-        self.workers = order.map(|old| std::mem::replace(&mut self.workers[old], Worker::registered()));
-        self.leases.iter_mut().for_each(|lease| lease.worker = place[lease.worker]);
-        self.number_anew();
-        self
-    }
-
-    /// The order does not look at the numbers of leases, which are no more than names.
-    fn in_order(&self, a: usize, b: usize) -> Ordering {
-        let (one, two) = (&self.workers[a], &self.workers[b]);
-        let runs = |worker: &Worker| worker.runs.iter().map(|run| (run.job, run.stage)).collect::<Vec<_>>();
-        let masks = |worker| self.leases.iter().filter(move |lease| lease.worker == worker).map(|lease| lease.jobs);
-        let letter = |worker: &Worker| worker.letter.map(|letter| (letter.job, letter.how));
-        let flags = |worker: &Worker| {
-            [worker.late, worker.work, worker.control, worker.unaware, worker.announced, worker.audit]
-        };
-        (one.process.cmp(&two.process))
-            .then_with(|| one.row.cmp(&two.row))
-            .then_with(|| flags(one).cmp(&flags(two)))
-            .then_with(|| (one.cut, one.own_left, one.claim).cmp(&(two.cut, two.own_left, two.claim)))
-            .then_with(|| runs(one).cmp(&runs(two)))
-            .then_with(|| letter(one).cmp(&letter(two)))
-            .then_with(|| masks(a).cmp(masks(b)))
-    }
-}
-
-/// New numbers for names, in the order in which the names were met.
-#[derive(Default)]
-struct Names {
-    old: [u8; 32],
-    count: usize,
-}
-
-impl Names {
-    fn add(&mut self, name: u8) {
-        if name > 0 && !self.old[..self.count].contains(&name) {
-            self.old[self.count] = name;
-            self.count += 1;
-        }
-    }
-
-    /// 0 for a name that was not met.
-    fn new_of(&self, name: u8) -> u8 {
-        self.old[..self.count].iter().position(|old| *old == name).map_or(0, |at| at as u8 + 1)
     }
 }

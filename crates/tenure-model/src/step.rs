@@ -45,12 +45,9 @@ impl State {
             }
             Action::CommitClaim { worker } => self.commit_claim(worker, flaw),
             Action::End { worker, run, how } => self.workers[worker].runs[run].stage = Stage::Ended(how),
-            Action::Report { worker, run } => {
-                self.report(worker, run, flaw);
-                self.workers[worker].runs.remove(run);
-            }
+            Action::Report { worker, run } => self.report_all(worker, run, flaw),
             Action::ReportUnanswered { worker, run } => {
-                self.report(worker, run, flaw);
+                self.send(worker, run, flaw);
                 self.cut(worker, Side::Work);
             }
             Action::ReportDelayed { worker, run } => {
@@ -62,12 +59,9 @@ impl State {
                     self.write(worker, letter.lease, letter.job, letter.how, flaw);
                 }
             }
-            Action::GiveBack { worker, run } => {
-                let run = self.workers[worker].runs.remove(run);
-                self.release(worker, run.lease, Jobs::of([run.job]));
-            }
+            Action::Abort { worker, run } => self.workers[worker].runs[run].stage = Stage::Ended(How::Back),
             Action::Renew { worker } => self.renew(worker, flaw),
-            Action::GiveUp { worker } => self.give_up(worker),
+            Action::GiveUp { worker } => self.give_up(worker, flaw),
             Action::Reconnect { worker } => self.reconnect(worker, flaw),
             Action::Audit { worker } => self.audit(worker, flaw),
             Action::Maintain { worker } => self.maintain(worker, flaw),
@@ -94,6 +88,7 @@ impl State {
                 // Whoever locks from now on has locked since the start.
                 self.workers.iter_mut().for_each(|at| at.row.locked = false);
             }
+            Action::ClockForward => self.leap(),
             Action::Calm => (self.calm, self.faults_left) = (Some(CALM), 0),
             Action::Newcomer => {
                 for job in &mut self.jobs {
@@ -124,29 +119,68 @@ impl State {
         jobs.iter().for_each(|job| self.jobs[job].attempt += 1);
         self.leases.push(Lease { worker, jobs, id: lease });
         if !claim.orphan {
-            let started = |job| Run { job, stage: Stage::Running, lease };
-            self.workers[worker].runs.extend(jobs.iter().map(started));
+            // A run looks, once it is known as running, whether its registration was given up in between.
+            let at = &mut self.workers[worker];
+            let starts = at.process != Process::GaveUp || flaw == Some(Flaw::StartsAfterGivingUp);
+            let stage = if starts { Stage::Running } else { Stage::Ended(How::Back) };
+            at.runs.extend(jobs.iter().map(|job| Run { job, stage, renewed: false, lease }));
         }
     }
 
+    /// What goes back after giving up goes in one call.
+    fn report_all(&mut self, worker: usize, run: usize, flaw: Option<Flaw>) {
+        let at = &self.workers[worker];
+        if at.process != Process::GaveUp || !at.runs[run].goes_back() {
+            return self.report(worker, run, flaw);
+        }
+        let shared = self.fresh_row();
+        for run in (0..at.runs.len()).rev() {
+            let held = self.workers[worker].runs[run];
+            if held.goes_back() {
+                self.report(worker, run, flaw);
+                if self.jobs[held.job].ready >= shared {
+                    // Jobs that come back together share a row.
+                    self.jobs[held.job].ready = shared;
+                }
+            }
+        }
+    }
+
+    /// A report and its answer. What is refused is followed by a heartbeat, also under a former registration, and is sent
+    /// once more when that was taken. Both are one step: a refusal changes nothing, so that it may as well come when the
+    /// heartbeat does.
     fn report(&mut self, worker: usize, run: usize, flaw: Option<Flaw>) {
+        let refused = self.send(worker, run, flaw) == Answer::Lost;
+        let held = self.workers[worker].runs[run];
+        if held.stage == Stage::Running {
+            return;
+        }
+        let renews = refused && !held.renewed && flaw != Some(Flaw::RefusedIsLost);
+        if renews && self.extend(worker, flaw) && self.lease_of(worker, held.lease, held.job).is_some() {
+            self.workers[worker].runs[run].renewed = true;
+            return;
+        }
+        let is_held = self.lease_of(worker, held.lease, held.job).is_some();
+        self.blame.dropped |= is_held && !held.renewed && self.workers[worker].row.fate == Fate::Alive;
+        self.workers[worker].runs.remove(run);
+    }
+
+    fn send(&mut self, worker: usize, run: usize, flaw: Option<Flaw>) -> Answer {
         let run = self.workers[worker].runs[run];
-        let Stage::Ended(how) = run.stage else { return };
+        let how = run.says();
         let answer = self.write(worker, run.lease, run.job, how, flaw);
         let truth = Ended { job: run.job, how, lease: run.lease };
-        let is_true = (answer != Answer::Lost) == self.ended.contains(&truth);
+        let is_true = how == How::Back || (answer != Answer::Lost) == self.ended.contains(&truth);
         self.blame.wrong_answer |= !is_true;
+        answer
     }
 
     /// What a report would be told now.
     pub(crate) fn answer_to(&self, worker: usize, run: usize, flaw: Option<Flaw>) -> Answer {
-        let mut state = self.clone();
-        let Run { job, lease, stage } = state.workers[worker].runs[run];
-        let Stage::Ended(how) = stage else { return Answer::Lost };
-        state.write(worker, lease, job, how, flaw)
+        self.clone().send(worker, run, flaw)
     }
 
-    /// `complete_many` and `fail`: the lease row is the arbiter. The worker's row is read to refuse early.
+    /// `complete_many`, `fail` and `release`: the lease row is the arbiter. The worker's row is read to refuse early.
     fn write(&mut self, worker: usize, lease: LeaseId, job: usize, how: How, flaw: Option<Flaw>) -> Answer {
         let own = self.lease_of(worker, lease, job);
         let row = match flaw {
@@ -162,12 +196,14 @@ impl State {
         let counts = |ended: &&Ended| match ended.how {
             How::Completed | How::Failed => flaw != Some(Flaw::RepeatCountsAsLost),
             How::Lost => flaw == Some(Flaw::BurialCountsAsReport),
+            How::Back => false,
         };
         let before = self.ended.iter().filter(counts).any(|ended| ended.job == job && ended.lease == lease);
         if before { Answer::Before } else { Answer::Lost }
     }
 
-    /// Where a job goes whose lease has let it go. A failure is tried again at once while attempts are left.
+    /// Where a job goes whose lease has let it go. A failure is tried again at once while attempts are left; what goes back
+    /// has used none.
     fn finish(&mut self, job: usize, how: How, lease: LeaseId) {
         let again = self.fresh_row();
         let at = &mut self.jobs[job];
@@ -175,9 +211,15 @@ impl State {
             How::Completed => at.end = Some(End::Completed),
             How::Failed | How::Lost if at.attempt >= ATTEMPTS => at.end = Some(End::Dead),
             How::Failed | How::Lost => at.ready = again,
+            How::Back => (at.ready, at.attempt) = (again, at.attempt - 1),
         }
         at.first_end = at.first_end.or(at.end);
-        if how != How::Lost || at.end.is_some() {
+        let is_noted = match how {
+            How::Completed | How::Failed => true,
+            How::Lost => at.end.is_some(),
+            How::Back => false,
+        };
+        if is_noted {
             self.ended.push(Ended { job, how, lease });
         }
     }
@@ -191,7 +233,7 @@ impl State {
         }
     }
 
-    /// `release`: the attempt is not used.
+    /// `release` of a lease that the worker does not know of: the attempt is not used.
     fn release(&mut self, worker: usize, lease: LeaseId, jobs: Jobs) {
         if !self.workers[worker].is_alive() {
             return;
@@ -207,57 +249,72 @@ impl State {
     }
 
     fn renew(&mut self, worker: usize, flaw: Option<Flaw>) {
-        if !self.may_live_on(worker, flaw) {
-            return self.give_up(worker);
+        if !self.extend(worker, flaw) {
+            self.give_up(worker, flaw);
         }
-        self.workers[worker].row.left = LEASE;
-        self.workers[worker].own_left = OWN_LEASE;
-        self.forget_time(worker);
     }
 
-    /// `dead_at` is final.
-    fn may_live_on(&mut self, worker: usize, flaw: Option<Flaw>) -> bool {
-        let row = &mut self.workers[worker].row;
-        if flaw == Some(Flaw::DeadMayReturn) && row.fate == Fate::Dead {
-            (row.fate, row.left) = (Fate::Alive, LEASE);
+    /// `heartbeat`. A lease that is over is extended too, as long as nobody was given what it holds, and that of a
+    /// registration that its worker gave up. `dead_at` is final: false.
+    fn extend(&mut self, worker: usize, flaw: Option<Flaw>) -> bool {
+        let at = &mut self.workers[worker];
+        if flaw == Some(Flaw::RenewalRevives) && at.row.fate == Fate::Dead {
+            at.row.fate = Fate::Alive;
         }
-        row.fate == Fate::Alive
+        if at.row.fate != Fate::Alive {
+            return false;
+        }
+        at.row.left = LEASE;
+        at.row.suspicion = at.row.suspicion.filter(|(by, _)| *by == Evidence::Lock);
+        if at.is_running() {
+            (at.own_left, at.late, at.early) = (OWN_LEASE, false, false);
+        }
+        true
     }
 
-    fn forget_time(&mut self, worker: usize) {
-        let row = &mut self.workers[worker].row;
-        row.suspicion = row.suspicion.filter(|(by, _)| *by == Evidence::Lock);
-    }
-
-    /// Stops its handlers and closes its connections; reports wait for an answer all the same.
-    fn give_up(&mut self, worker: usize) {
+    /// Stops its handlers and closes its connections. What was stopped goes back, by a report under this registration, as
+    /// does what a claim brings whose answer is still read.
+    fn give_up(&mut self, worker: usize, flaw: Option<Flaw>) {
+        let at = &self.workers[worker];
+        let is_read = at.work && at.claim.is_some_and(|claim| !claim.orphan);
         self.cut(worker, Side::Both);
         let at = &mut self.workers[worker];
-        at.process = Process::GaveUp;
-        at.runs.retain(|run| matches!(run.stage, Stage::Ended(_)));
+        (at.process, at.audit) = (Process::GaveUp, true);
+        at.claim.iter_mut().for_each(|claim| claim.orphan = !is_read);
+        if flaw != Some(Flaw::BackWhileRunning) {
+            let stopped = at.runs.iter_mut().filter(|run| run.stage == Stage::Running);
+            stopped.for_each(|run| run.stage = Stage::Ended(How::Back));
+        }
     }
 
     /// `attach_worker`: the lock is taken again, which clears the suspicion, unless the worker is dead.
     fn reconnect(&mut self, worker: usize, flaw: Option<Flaw>) {
-        if !self.may_live_on(worker, flaw) {
-            return self.give_up(worker);
+        let row = &mut self.workers[worker].row;
+        if flaw == Some(Flaw::DeadMayReturn) && row.fate == Fate::Dead {
+            (row.fate, row.left) = (Fate::Alive, LEASE);
+        }
+        if row.fate != Fate::Alive {
+            return self.give_up(worker, flaw);
         }
         let at = &mut self.workers[worker];
-        at.audit |= !at.work;
+        at.audit |= !at.work && flaw == Some(Flaw::AuditOnce);
         (at.work, at.control) = (true, true);
         (at.row.locked, at.row.suspicion) = (true, None);
         (at.cut, at.announced) = (0, false);
         at.late &= at.own_left == 0;
     }
 
-    /// `leases_of` and `release`. Asked again until a claim of the lost connection has ended: the second question
-    /// comes ten seconds later, and no claim takes that long.
+    /// `leases_of` and `release`. Asked again and again, for a claim of a lost connection may end at any time; of a former
+    /// registration once, after a heartbeat.
     fn audit(&mut self, worker: usize, flaw: Option<Flaw>) {
         let is_unknown = |lease: &&Lease| lease.worker == worker && !self.knows(worker, lease.id);
         let unknown: Vec<Lease> = self.leases.iter().filter(is_unknown).copied().collect();
-        unknown.iter().for_each(|lease| self.release(worker, lease.id, lease.jobs));
+        let is_former = self.workers[worker].process == Process::GaveUp;
+        if !is_former || self.extend(worker, flaw) {
+            unknown.iter().for_each(|lease| self.release(worker, lease.id, lease.jobs));
+        }
         let at = &mut self.workers[worker];
-        at.audit = at.claim.is_some() && flaw != Some(Flaw::AuditOnce);
+        at.audit = false;
     }
 
     /// `sight_workers` and `declare_dead`, of one worker.
@@ -334,10 +391,8 @@ impl State {
 
     fn post(&mut self, worker: usize, run: usize) {
         let at = &mut self.workers[worker];
-        let Run { job, lease, stage } = at.runs[run];
-        if let Stage::Ended(how) = stage {
-            at.letter = Some(Letter { job, how, lease });
-        }
+        let run = at.runs[run];
+        at.letter = Some(Letter { job: run.job, how: run.says(), lease: run.lease });
     }
 
     fn crash(&mut self, worker: usize) {
@@ -354,6 +409,18 @@ impl State {
             // It counts from when it noticed: too late, if time has gone by.
             at.late |= at.cut > 0;
             (at.unaware, at.cut) = (false, 0);
+        }
+    }
+
+    /// All leases are over at once, and what waits for a second sighting has waited for long enough. Only a heartbeat tells
+    /// a worker of it.
+    fn leap(&mut self) {
+        self.may_leap = false;
+        for at in &mut self.workers {
+            (at.row.left, at.early) = (0, true);
+            if let Some((by, ticks)) = &mut at.row.suspicion {
+                *ticks = if *by == Evidence::Lock { GRACE } else { THIRD };
+            }
         }
     }
 
@@ -399,40 +466,6 @@ impl State {
                 at.late |= frozen && at.own_left == 0;
                 at.own_left = at.own_left.saturating_sub(1);
             }
-        }
-    }
-}
-
-impl Action {
-    /// It uses up one of the faults.
-    pub(crate) fn is_fault(&self) -> bool {
-        match self {
-            Action::ReportUnanswered { .. }
-            | Action::ReportDelayed { .. }
-            | Action::Cut { .. }
-            | Action::CutUnseen { .. }
-            | Action::Crash { .. }
-            | Action::CrashSending { .. }
-            | Action::Freeze { .. }
-            | Action::GiveBack { .. }
-            | Action::End { how: How::Failed, .. }
-            | Action::Stop { .. } => true,
-            Action::BeginClaim { .. }
-            | Action::CommitClaim { .. }
-            | Action::End { how: How::Completed | How::Lost, .. }
-            | Action::Report { .. }
-            | Action::Renew { .. }
-            | Action::GiveUp { .. }
-            | Action::Reconnect { .. }
-            | Action::Audit { .. }
-            | Action::Maintain { .. }
-            | Action::Tick
-            | Action::Arrive { .. }
-            | Action::Notice { .. }
-            | Action::Thaw { .. }
-            | Action::Restart
-            | Action::Calm
-            | Action::Newcomer => false,
         }
     }
 }

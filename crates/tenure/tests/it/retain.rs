@@ -88,7 +88,8 @@ async fn in_range(stage: &Stage, first_block: i64) -> i64 {
 #[tokio::test]
 async fn a_job_of_the_load_that_never_runs_is_counted_as_lost() {
     on_stage(Size::Ci, async |stage| {
-        let load = Load::new(Duration::from_millis(100));
+        // Long enough for all jobs but the one that is taken away.
+        let load = Load::new(Duration::from_secs(3));
         let registration = Registration { queues: vec!["load".to_owned()], ..Registration::default() };
         let mut thief = stage.hand(&registration).await;
         let play = async {

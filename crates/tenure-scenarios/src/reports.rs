@@ -82,7 +82,8 @@ async fn write_all(url: String, mut receive: mpsc::UnboundedReceiver<(Report, on
     while let Some((report, done)) = receive.recv().await {
         while !written(&mut session, &url, &report).await {
             session = None;
-            tokio::time::sleep(Duration::from_millis(50)).await; // the database may be away: not without a pause
+            // sleep: the database may be away, and it is not asked without a pause.
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let _ = done.send(());
     }

@@ -53,8 +53,8 @@ pub(super) struct Unsettled {
     portion: Portion,
     /// Parts of groups in which a bad report is looked for, and lone reports that wait.
     apart: Vec<Group>,
-    /// The database answered nothing in the last round, for no reason of the reports'.
-    troubled: bool,
+    /// Groups of the next round, at most.
+    at_once: usize,
 }
 
 impl Unsettled {
@@ -65,7 +65,7 @@ impl Unsettled {
             backoff: Backoff::default(),
             portion: Portion::default(),
             apart: Vec::new(),
-            troubled: false,
+            at_once: GROUPS_AT_ONCE,
         }
     }
 
@@ -81,7 +81,7 @@ impl Unsettled {
 
     /// The groups of the next round.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Group> {
-        let at_once = if self.troubled { 1 } else { GROUPS_AT_ONCE };
+        let at_once = self.at_once;
         let mut groups = Vec::new();
         if self.pool_at <= now {
             groups = grouped(std::mem::take(&mut self.pool), self.portion.most().min(GROUP_MAX));
@@ -100,11 +100,14 @@ impl Unsettled {
     pub(super) fn learn(&mut self, sent: Vec<Sent>, now: Instant, stats: &Counters) {
         let answered = sent.iter().any(|sent| sent.answer.is_ok());
         let a_reports_own = |sent: &Sent| sent.answer.as_ref().is_err_and(|(_, error)| is_a_reports_own(error));
-        self.troubled = !answered && !sent.iter().any(a_reports_own);
+        // The database answered nothing, for no reason of the reports'.
+        let troubled = !answered && !sent.iter().any(a_reports_own);
         if answered {
             self.backoff.reset();
         }
-        self.pool_at = if self.troubled { now + self.backoff.next() } else { now };
+        // After a trouble of the whole database as many more go at a time as were answered, while they grow in size again.
+        self.at_once = if troubled { 1 } else { (self.at_once * 2).min(GROUPS_AT_ONCE) };
+        self.pool_at = if troubled { now + self.backoff.next() } else { now };
         for Sent { jobs, quick, answer } in sent {
             match answer {
                 Ok(again) => {

@@ -311,7 +311,7 @@ function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEF
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
-function tick(p_worker bigint) returns json
+function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
 function vacuum_horizon() returns json
 function waits_for(p_job bigint) returns TABLE(reason text, explained text)

@@ -166,12 +166,12 @@ pub(super) async fn clear(stage: &Stage, case: Case, scene: &Scene) {
     }
 }
 
-/// What a verb that changes something has left, as a text; nothing for one that only looks.
+/// What a verb has left, as a text; nothing for one that only looks.
 pub(super) async fn seen(stage: &Stage, case: Case, scene: &Scene) -> String {
-    if case.verb.effect() == Effect::None {
+    let Some((columns, _)) = trace(case, scene) else {
+        assert_eq!(case.verb.effect(), Effect::None, "{case:?} leaves a trace");
         return String::new();
-    }
-    let columns = columns(case);
+    };
     let query = format!(
         "with p as (select $1::text as queue, $2::text as schema, $3::bigint as job, $4::bigint as worker)
          select concat_ws(' ', {columns}) from p"
@@ -180,96 +180,84 @@ pub(super) async fn seen(stage: &Stage, case: Case, scene: &Scene) -> String {
     stage.one::<String>(&query, &[&scene.queue, &scene.schema, &scene.job, &worker]).await
 }
 
-fn columns(case: Case) -> &'static str {
-    match case.verb {
-        Verb::Migrate => {
-            "(select count(*) from pg_namespace where nspname = p.schema),
-             (select count(*) from pg_class where relnamespace = to_regnamespace(p.schema)),
-             (select count(*) from pg_proc where pronamespace = to_regnamespace(p.schema))"
-        }
-        Verb::Enqueue
-        | Verb::EnqueueMany
-        | Verb::EnqueueCopy
-        | Verb::TryEnqueueCopy
-        | Verb::EnqueueIn
-        | Verb::EnqueueManyIn
-        | Verb::EnqueueCopyIn => {
-            "(select count(*) from tenure.job where queue = p.queue),
-             (select coalesce(sum(bit_count(mask)), 0) from tenure.ready where queue = p.queue),
-             (select count(*) from tenure.inbox), (select count(*) from own where queue = p.queue)"
-        }
-        Verb::Cancel if case.running => "(select count(*) from tenure.cancel_request where job_id = p.job)",
-        Verb::Cancel => {
-            "(select status from tenure.jobs where id = p.job), (select count(*) from tenure.outcome where job_id = p.job)"
-        }
-        Verb::CancelMany => {
-            "(select count(*) from tenure.job j join tenure.outcome o on o.job_id = j.id where j.queue = p.queue and o.state = 'x'),
-             (select count(*) from tenure.job j join tenure.cancel_request c on c.job_id = j.id where j.queue = p.queue)"
-        }
-        Verb::Requeue | Verb::RequeueDead => {
-            "(select count(*) from tenure.job where queue = p.queue and replaces_id is not null),
-             (select count(*) from tenure.replacement r join tenure.dead_letter d using (job_id) where d.queue = p.queue),
-             (select coalesce(sum(bit_count(mask)), 0) from tenure.ready where queue = p.queue)"
-        }
-        Verb::Discard | Verb::DiscardDead => {
-            "(select count(*) from tenure.dead_letter where queue = p.queue), (select count(*) from tenure.job where queue = p.queue)"
-        }
-        Verb::Pause | Verb::Resume => {
-            "(select count(*) from tenure.queue where name = p.queue and paused_at is not null)"
-        }
-        Verb::PauseKind | Verb::ResumeKind => "(select count(*) from tenure.kind_pause where queue = p.queue)",
-        Verb::DrainWorker => "(select count(*) from tenure.worker_drain d where d.worker_id = p.worker)",
-        Verb::SetKeep => "(select keep_dead_ms from tenure.queue where name = p.queue)",
-        // A job and its outcome go together.
-        Verb::Prune => {
-            "(select count(*) from tenure.job where queue = 'default'),
-             (select count(*) from tenure.outcome o where not exists (select from tenure.job j where j.id = o.job_id))"
-        }
-        Verb::Get
-        | Verb::List
-        | Verb::AttemptErrors
-        | Verb::WaitsFor
-        | Verb::Wait
-        | Verb::CountUnfinished
-        | Verb::DeadLetters
-        | Verb::DeadGroups
-        | Verb::CountDead
-        | Verb::LineOf
-        | Verb::DeadLetter
-        | Verb::Queues
-        | Verb::PausedKinds
-        | Verb::Drained
-        | Verb::KeepDefaults
-        | Verb::PrunePreview
-        | Verb::UnhandledKinds
-        | Verb::Workers
-        | Verb::WorkerDrained
-        | Verb::Server
-        | Verb::Now
-        | Verb::VacuumHorizon => "",
-    }
-}
-
 /// Is that what a complete call leaves?
 pub(super) fn is_done(case: Case, scene: &Scene, seen: &str) -> bool {
+    trace(case, scene).is_none_or(|(_, complete)| seen == complete)
+}
+
+/// Where to look for what a verb leaves, and what is there after a complete call. None: it only looks.
+fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
     let dead = scene.dead;
-    match case.verb {
+    let enqueued = |jobs: usize, own: usize| {
+        let columns = "(select count(*) from tenure.job where queue = p.queue),
+             (select coalesce(sum(bit_count(mask)), 0) from tenure.ready where queue = p.queue),
+             (select count(*) from tenure.inbox), (select count(*) from own where queue = p.queue)";
+        (columns, format!("{jobs} {jobs} 0 {own}"))
+    };
+    let requeued = |jobs: usize| {
+        let columns = "(select count(*) from tenure.job where queue = p.queue and replaces_id is not null),
+             (select count(*) from tenure.replacement r join tenure.dead_letter d using (job_id) where d.queue = p.queue),
+             (select coalesce(sum(bit_count(mask)), 0) from tenure.ready where queue = p.queue)";
+        (columns, format!("{jobs} {jobs} {jobs}"))
+    };
+    let discarded = |left: usize| {
+        let columns = "(select count(*) from tenure.dead_letter where queue = p.queue),
+             (select count(*) from tenure.job where queue = p.queue)";
+        (columns, format!("{left} {left}"))
+    };
+    let paused = |yes: bool| {
+        (
+            "(select count(*) from tenure.queue where name = p.queue and paused_at is not null)",
+            u8::from(yes).to_string(),
+        )
+    };
+    let kind_paused =
+        |yes: bool| ("(select count(*) from tenure.kind_pause where queue = p.queue)", u8::from(yes).to_string());
+    Some(match case.verb {
         // It is one transaction: with a few of the functions all of it is there.
-        Verb::Migrate => seen.starts_with("1 ") && !seen.ends_with(" 0"),
-        Verb::Enqueue => seen == "1 1 0 0",
-        Verb::EnqueueMany | Verb::EnqueueCopy | Verb::TryEnqueueCopy => seen == format!("{MANY} {MANY} 0 0"),
-        Verb::EnqueueIn => seen == "1 1 0 1",
-        Verb::EnqueueManyIn | Verb::EnqueueCopyIn => seen == format!("{MANY} {MANY} 0 1"),
-        Verb::Cancel if case.running => seen == "1",
-        Verb::Cancel => seen == "cancelled 1",
-        Verb::CancelMany => seen == "2 1",
-        Verb::Requeue => seen == "1 1 1",
-        Verb::RequeueDead => seen == format!("{dead} {dead} {dead}"),
-        Verb::Discard => seen == format!("{0} {0}", dead - 1),
-        Verb::DiscardDead | Verb::Prune => seen == "0 0",
-        Verb::Pause | Verb::PauseKind | Verb::DrainWorker => seen == "1",
-        Verb::Resume | Verb::ResumeKind => seen == "0",
-        Verb::SetKeep => seen == PATIENCE.as_millis().to_string(),
+        Verb::Migrate => {
+            let columns = "(select count(*) from pg_namespace where nspname = p.schema),
+             (select least(count(*), 1) from pg_class where relnamespace = to_regnamespace(p.schema)),
+             (select least(count(*), 1) from pg_proc where pronamespace = to_regnamespace(p.schema))";
+            (columns, "1 1 1".to_owned())
+        }
+        Verb::Enqueue => enqueued(1, 0),
+        Verb::EnqueueMany | Verb::EnqueueCopy | Verb::TryEnqueueCopy => enqueued(MANY, 0),
+        Verb::EnqueueIn => enqueued(1, 1),
+        Verb::EnqueueManyIn | Verb::EnqueueCopyIn => enqueued(MANY, 1),
+        Verb::Cancel if case.running => {
+            ("(select count(*) from tenure.cancel_request where job_id = p.job)", "1".to_owned())
+        }
+        Verb::Cancel => {
+            let columns = "(select status from tenure.jobs where id = p.job),
+             (select count(*) from tenure.outcome where job_id = p.job)";
+            (columns, "cancelled 1".to_owned())
+        }
+        Verb::CancelMany => {
+            let columns = "(select count(*) from tenure.job j join tenure.outcome o on o.job_id = j.id where j.queue = p.queue and o.state = 'x'),
+             (select count(*) from tenure.job j join tenure.cancel_request c on c.job_id = j.id where j.queue = p.queue)";
+            (columns, "2 1".to_owned())
+        }
+        Verb::Requeue => requeued(1),
+        Verb::RequeueDead => requeued(dead),
+        Verb::Discard => discarded(dead - 1),
+        Verb::DiscardDead => discarded(0),
+        Verb::Pause => paused(true),
+        Verb::Resume => paused(false),
+        Verb::PauseKind => kind_paused(true),
+        Verb::ResumeKind => kind_paused(false),
+        Verb::DrainWorker => {
+            ("(select count(*) from tenure.worker_drain d where d.worker_id = p.worker)", "1".to_owned())
+        }
+        Verb::SetKeep => {
+            ("(select keep_dead_ms from tenure.queue where name = p.queue)", PATIENCE.as_millis().to_string())
+        }
+        // A job and its outcome go together.
+        Verb::Prune => {
+            let columns = "(select count(*) from tenure.job where queue = 'default'),
+             (select count(*) from tenure.outcome o where not exists (select from tenure.job j where j.id = o.job_id))";
+            (columns, "0 0".to_owned())
+        }
         Verb::Get
         | Verb::List
         | Verb::AttemptErrors
@@ -291,8 +279,8 @@ pub(super) fn is_done(case: Case, scene: &Scene, seen: &str) -> bool {
         | Verb::WorkerDrained
         | Verb::Server
         | Verb::Now
-        | Verb::VacuumHorizon => true,
-    }
+        | Verb::VacuumHorizon => return None,
+    })
 }
 
 fn job(scene: &Scene) -> Enqueue {

@@ -1,19 +1,20 @@
--- tick: all that has to happen now and then, by whoever comes first. Once a second per database: promote, cancels whose job has moved, and
--- rescue; every 30 s everything due however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in
+-- tick: all that has to happen now and then, by whoever comes first. Once a second per database, twice when the worker that does it is busy (jobs
+-- run, and those of a dead worker should not wait for long): promote, cancels whose job has moved, and rescue; every 30 s everything due however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in
 -- inbox, partitions. The net's duties and retain are only named: the caller runs each in a transaction of its own.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "net": [duties to pass to net, one by one],
 -- "retain": whether retain is due, "horizon": whether somebody should look at vacuum_horizon and warn, once a minute}. Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the
 -- duties. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as a suspect may be on its
 -- way back, and its row is then locked to the end of the transaction only.
-create or replace function tenure.tick(p_worker bigint) returns json
+drop function if exists tenure.tick(bigint);
+create or replace function tenure.tick(p_worker bigint, p_busy boolean default false) returns json
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 declare
-  c_interval_ms constant bigint := 1000;
+  v_interval_ms constant bigint := case when p_busy then 500 else 1000 end;
   c_just constant interval := '2 seconds';
   v_now timestamptz := clock_timestamp();
   v_next_at timestamptz;
-  v_next_ms bigint := c_interval_ms;
+  v_next_ms bigint := v_interval_ms;
   v_rescue json;
   v_promote json;
   v_net boolean;
@@ -21,7 +22,7 @@ declare
   v_horizon boolean := false;
 begin
   if not pg_try_advisory_xact_lock(tenure.lock_class(), 0) then
-    return json_build_object('ran', false, 'next_ms', c_interval_ms, 'promoted', 0, 'rescued', 0);
+    return json_build_object('ran', false, 'next_ms', v_interval_ms, 'promoted', 0, 'rescued', 0);
   end if;
   select d.next_at into v_next_at from tenure.duty d where d.name = 'tick';
   if v_next_at > v_now then

@@ -6,6 +6,7 @@
 //! asked first, so that a former primary that is silent costs nothing when a connection is made again.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ use super::failure::{Loss, LossKind, StoreError};
 const PATIENCE: Duration = Duration::from_millis(250);
 /// What a connection may take once the right host is asked, at least.
 const CONNECT_MIN: Duration = Duration::from_secs(1);
+/// A host that has not answered for so long is asked once more. What was sent while the network was away is lost, and the
+/// answer with it; what is sent after that arrives.
+const ASK_AGAIN: Duration = Duration::from_millis(1500);
 
 /// The place of the host that answered last, known to all that connect by the same address.
 pub(super) struct Answered(AtomicUsize);
@@ -30,6 +34,13 @@ pub(super) struct Answered(AtomicUsize);
 impl Answered {
     pub(super) fn none() -> Answered {
         Answered(AtomicUsize::new(usize::MAX))
+    }
+
+    /// It answered and takes no writes: the one behind it is asked first. Behind a pooler nothing else tells.
+    pub(super) fn pass_over(&self, config: &Config) {
+        let hosts = each(config).len();
+        let next = |n: usize| Some(if n < hosts { (n + 1) % hosts } else { n });
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 }
 
@@ -51,14 +62,16 @@ where
 {
     let hosts = each(config);
     if hosts.len() < 2 {
-        return Ok(config.connect(tls).await?);
+        return Ok(ask_patiently(config, tls).await?);
     }
     let ask = |n: usize| {
         let (host, tls) = (hosts[n].clone(), tls.clone());
-        async move { (n, host.connect(tls).await) }
+        async move { (n, ask_patiently(&host, tls).await) }
     };
     let shuffled = config.get_load_balance_hosts() == LoadBalanceHosts::Random;
-    let mut line = line_of(hosts.len(), shuffled, answered.0.load(Ordering::Relaxed));
+    // Whoever wants them shuffled does not want the same one again.
+    let first = if shuffled { usize::MAX } else { answered.0.load(Ordering::Relaxed) };
+    let mut line = line_of(hosts.len(), shuffled, first);
     let mut refusals: Vec<Option<StoreError>> = vec![None; hosts.len()];
     let mut asked = FuturesUnordered::new();
     asked.extend(line.pop_front().map(ask));
@@ -83,6 +96,28 @@ where
             },
             // sleep: one that does not answer gives no signal.
             () = tokio::time::sleep(PATIENCE), if !line.is_empty() => asked.extend(line.pop_front().map(ask)),
+        }
+    }
+}
+
+/// One host, asked again and again as long as it does not answer. The first question stays: a slow server gets to it.
+async fn ask_patiently<T>(
+    host: &Config,
+    tls: T,
+) -> Result<(Client, Connection<Socket, T::Stream>), tokio_postgres::Error>
+where
+    T: MakeTlsConnect<Socket> + Clone,
+{
+    let mut first = pin!(host.connect(tls.clone()));
+    // sleep: one that does not answer gives no signal.
+    if let Ok(answer) = tokio::time::timeout(ASK_AGAIN, &mut first).await {
+        return answer;
+    }
+    loop {
+        tokio::select! {
+            answer = &mut first => return answer,
+            answer = host.connect(tls.clone()) => return answer,
+            () = tokio::time::sleep(ASK_AGAIN) => {}
         }
     }
 }

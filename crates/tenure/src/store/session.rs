@@ -3,11 +3,13 @@
 //! Statements are pipelined: several tasks may have a statement in flight on one session, the server answers in order.
 //! In direct mode they are prepared once per connection. Behind a transaction pooler only unnamed statements in a
 //! single trip are right, so nothing is prepared there. Every statement has a deadline: a connection whose packets are
-//! dropped without an answer is noticed and given up.
+//! dropped without an answer is noticed and given up. A worker's is given up earlier when another connection can be made
+//! and hears there that the server has nothing to do for the old one: then the answer was lost.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -18,7 +20,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQueryMessage, Socket};
 
 use super::address;
-use super::failure::{Loss, StoreError, is_goodbye};
+use super::failure::{Loss, LossKind, StoreError, is_goodbye};
 use super::hosts::{self, Answered};
 use super::statement::{Statement, Texts};
 
@@ -28,6 +30,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
+
+/// After so long without an answer somebody asks, on another connection, whether the server is still at work on it.
+const ASK_AFTER: Duration = Duration::from_millis(1500);
+/// How long that may take. When nothing came of it, it is tried again after [`ASK_PAUSE`]: the network is away.
+const ASK_LIMIT: Duration = Duration::from_millis(1500);
+const ASK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Whatever the role or the database sets for its sessions. Our statements are short, and compiling their plans takes
 /// longer than running them. The functions are written for read committed: under serializable, claims would undo each
@@ -81,6 +89,11 @@ impl SessionOptions {
         SessionOptions { pooler, deadline, untimed: true, ..self.clone() }
     }
 
+    /// The same for a short question on the side.
+    fn aside(&self) -> SessionOptions {
+        SessionOptions { deadline: ASK_LIMIT, ..self.clone() }
+    }
+
     /// The configuration to connect with: what depends on the other options is put in here.
     fn prepared_config(&self) -> Config {
         let mut config = self.config.clone();
@@ -99,9 +112,11 @@ impl SessionOptions {
 /// One connection. Dropping it closes it.
 pub(crate) struct Session {
     client: Client,
-    texts: Arc<Texts>,
-    pooler: bool,
-    deadline: Duration,
+    options: SessionOptions,
+    /// The process that serves it, once it is known.
+    backend: OnceLock<i32>,
+    /// Held by the one statement that asks whether its answer was lost.
+    asks: tokio::sync::Mutex<()>,
     prepared: Mutex<HashMap<&'static str, tokio_postgres::Statement>>,
     loss: watch::Sender<Option<Loss>>,
     driver: JoinHandle<()>,
@@ -175,9 +190,9 @@ impl Session {
         });
         Ok(Session {
             client,
-            texts: options.texts.clone(),
-            pooler: options.pooler,
-            deadline: options.deadline,
+            options: options.clone(),
+            backend: OnceLock::new(),
+            asks: tokio::sync::Mutex::new(()),
             prepared: Mutex::default(),
             loss,
             driver,
@@ -210,7 +225,7 @@ impl Session {
     ) -> Result<Vec<Row>, StoreError> {
         debug_assert_eq!(statement.params.len(), params.len(), "parameters of {}", statement.name);
         self.within_deadline(async {
-            if self.pooler {
+            if self.options.pooler {
                 return self.query_unnamed(statement, params).await;
             }
             match self.query_prepared(statement, params).await {
@@ -250,7 +265,7 @@ impl Session {
 
     /// The name of the schema that was chosen.
     pub(crate) fn schema(&self) -> &str {
-        self.texts.schema()
+        self.options.texts.schema()
     }
 
     async fn query_unnamed(
@@ -259,7 +274,7 @@ impl Session {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
         let typed: Vec<_> = params.iter().copied().zip(statement.params.iter().cloned()).collect();
-        Ok(self.client.query_typed(&self.texts.sql(statement), &typed).await?)
+        Ok(self.client.query_typed(&self.options.texts.sql(statement), &typed).await?)
     }
 
     async fn query_prepared(
@@ -271,7 +286,7 @@ impl Session {
         let prepared = match known {
             Some(prepared) => prepared,
             None => {
-                let sql = self.texts.sql(statement);
+                let sql = self.options.texts.sql(statement);
                 let prepared = self.client.prepare_typed(&sql, statement.params).await?;
                 self.lock_prepared().insert(statement.name, prepared.clone());
                 prepared
@@ -288,18 +303,61 @@ impl Session {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Asks which process serves this session, so that a lost answer is noticed early. Not behind a pooler, where it changes.
+    pub(crate) async fn learn_backend(&self) -> Result<(), StoreError> {
+        let pid = self.run_script("select pg_backend_pid()").await?;
+        if let Some(pid) = pid.and_then(|pid| pid.parse().ok()) {
+            let _ = self.backend.set(pid); // a session has one for its life
+        }
+        Ok(())
+    }
+
+    /// Returns when the server has nothing to do for this session any more, although an answer is waited for.
+    async fn answer_lost(&self) {
+        let Some(backend) = self.backend.get() else { return std::future::pending().await };
+        let mut pause = ASK_AFTER;
+        loop {
+            // sleep: an answer that does not come gives no signal.
+            tokio::time::sleep(pause).await;
+            let Ok(_asks) = self.asks.try_lock() else { continue };
+            pause = match tokio::time::timeout(ASK_LIMIT, is_idle(self.options.aside(), *backend)).await {
+                Ok(Ok(true)) => return,
+                Ok(Ok(false)) => ASK_AFTER,
+                Ok(Err(_)) | Err(_) => ASK_PAUSE,
+            };
+        }
+    }
+
     /// A statement without an answer in time, or an answer that makes the connection useless, ends the session.
     async fn within_deadline<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let answer = match tokio::time::timeout(self.deadline, work).await {
-            Ok(answer) => answer,
-            Err(_) => Err(StoreError::Lost(Loss::silent(format!("no answer within {:?}", self.deadline)))),
+        let silent = |text: String| Err(StoreError::Lost(Loss::silent(text)));
+        let answer = tokio::select! {
+            answer = tokio::time::timeout(self.options.deadline, work) => {
+                answer.unwrap_or_else(|_| silent(format!("no answer within {:?}", self.options.deadline)))
+            }
+            () = self.answer_lost() => silent("the server is done, and its answer did not arrive".to_owned()),
         };
         if let Err(StoreError::Lost(loss)) = &answer {
+            if loss.kind == LossKind::ReadOnly {
+                self.options.answered.pass_over(&self.options.config);
+            }
             end_with(&self.loss, loss.clone());
             self.driver.abort();
         }
         answer
     }
+}
+
+/// Asks on a connection of its own whether that process waits for its client, and has for a second. One that is gone does not.
+fn is_idle(aside: SessionOptions, backend: i32) -> Pin<Box<dyn Future<Output = Result<bool, StoreError>> + Send>> {
+    Box::pin(async move {
+        let session = Session::connect(&aside, None).await?;
+        let ask = format!(
+            "select a.pid is null or a.state = 'idle' and a.state_change < clock_timestamp() - interval '1 second' \
+             from (select) once left join pg_stat_activity a on a.pid = {backend}"
+        );
+        Ok(session.run_script(&ask).await?.as_deref() == Some("t"))
+    })
 }
 
 /// The first reason stands; an announcement by the server says more than the broken pipe after it.

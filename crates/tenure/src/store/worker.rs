@@ -291,12 +291,12 @@ impl Session {
         Ok((jobs, trailer))
     }
 
-    /// Runs the duties that are due, within `limit` on the server.
-    pub(crate) async fn tick(&self, me: &Registration, limit: Duration) -> Result<Ticked, StoreError> {
+    /// Runs the duties that are due, within `limit` on the server. Busy, the next turn is sooner.
+    pub(crate) async fn tick(&self, me: &Registration, busy: bool, limit: Duration) -> Result<Ticked, StoreError> {
         // Both commands go in one trip and are one transaction, so that the limit holds for this call alone, also behind
-        // a pooler. Nothing but numbers and the checked name of the schema is put into the text.
+        // a pooler. Nothing but numbers, a truth value and the checked name of the schema is put into the text.
         let (limit_ms, schema) = (limit.as_millis(), self.schema());
-        let script = format!("set local statement_timeout = {limit_ms}; select {schema}.tick({})", me.worker);
+        let script = format!("set local statement_timeout = {limit_ms}; select {schema}.tick({}, {busy})", me.worker);
         let text = self.run_script(&script).await?;
         serde_json::from_str(&text.unwrap_or_default())
             .map_err(|error| StoreError::Protocol(format!("tick returned what cannot be read: {error}")))

@@ -38,6 +38,10 @@ impl Backoff {
         self.failing_since = None;
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.tries > 0
+    }
+
     /// It went well. Says for how long it did not, so that whoever was told of the failures also hears of their end.
     pub(super) fn recovered(&mut self) -> Option<Duration> {
         let failing_since = self.failing_since;

@@ -92,10 +92,10 @@ async fn keep_writing(engine: &Arc<Engine>) {
 
 /// Sends one group.
 async fn send(engine: &Engine, attached: &Attached, group: Group) -> Sent {
-    let (jobs, began) = (group.reports.len(), Instant::now());
+    let (jobs, known_bad, began) = (group.reports.len(), group.is_known_bad(), Instant::now());
     let answer = write(engine, attached, group).await;
     let quick = began.elapsed() < engine.settings.work_session.deadline / 4;
-    Sent { jobs, quick, answer }
+    Sent { jobs, quick, known_bad, answer }
 }
 
 async fn write(engine: &Engine, attached: &Attached, mut group: Group) -> Answer {
@@ -237,6 +237,7 @@ pub(super) async fn settled_within(engine: &Engine, limit: Duration) -> bool {
 mod tests {
     use super::super::report::tests::report;
     use super::*;
+
     #[test]
     fn leases_are_reported_in_the_order_of_their_ids() {
         let reports =

@@ -33,6 +33,14 @@ pub(super) struct Group {
     pub(super) renewed: bool,
 }
 
+impl Group {
+    /// A single report that was not taken before, on its own or as the one in a group: whatever becomes of it says nothing
+    /// of the database.
+    pub(super) fn is_known_bad(&self) -> bool {
+        self.reports.len() == 1 && self.backoff.has_failed()
+    }
+}
+
 /// What has to be sent once more; or the group that was not taken, and why.
 pub(super) type Answer = Result<Option<Group>, (Group, StoreError)>;
 
@@ -41,6 +49,8 @@ pub(super) struct Sent {
     pub(super) jobs: usize,
     /// Twice as much would have arrived in time as well.
     pub(super) quick: bool,
+    /// See [`Group::is_known_bad`].
+    pub(super) known_bad: bool,
     pub(super) answer: Answer,
 }
 
@@ -84,9 +94,8 @@ impl Unsettled {
         let at_once = self.at_once;
         let mut groups = Vec::new();
         if self.pool_at <= now {
-            groups = grouped(std::mem::take(&mut self.pool), self.portion.most().min(GROUP_MAX));
-            let rest = groups.split_off(at_once.min(groups.len()));
-            self.pool.extend(rest.into_iter().flat_map(|group| group.reports));
+            let most = self.portion.most().min(GROUP_MAX);
+            (groups, self.pool) = grouped(std::mem::take(&mut self.pool), most, at_once);
         }
         let (mut due, later): (Vec<_>, _) =
             std::mem::take(&mut self.apart).into_iter().partition(|group| group.not_before <= now);
@@ -102,42 +111,61 @@ impl Unsettled {
         let a_reports_own = |sent: &Sent| sent.answer.as_ref().is_err_and(|(_, error)| is_a_reports_own(error));
         // The database answered nothing, for no reason of the reports'.
         let troubled = !answered && !sent.iter().any(a_reports_own);
+        if answered || !sent.iter().all(|sent| sent.known_bad) {
+            // After a trouble of the whole database as many more go at a time as were answered, while they grow in size again.
+            self.at_once = if troubled { 1 } else { (self.at_once * 2).min(GROUPS_AT_ONCE) };
+            self.pool_at = if troubled { now + self.backoff.next() } else { now };
+        }
+        let quick = sent.iter().filter(|sent| sent.quick && sent.answer.is_ok());
+        quick.for_each(|sent| self.portion.grow(sent.jobs));
+        let mut too_much: Option<(usize, StoreError)> = None;
+        for Sent { answer, .. } in sent {
+            match answer {
+                Ok(again) => self.apart.extend(again),
+                Err((group, error)) => {
+                    let jobs = group.reports.len();
+                    let back = self.not_taken(group, &error, answered, now, stats);
+                    if back && too_much.as_ref().is_none_or(|(most, _)| *most < jobs) {
+                        too_much = Some((jobs, error));
+                    }
+                }
+            }
+        }
+        // Of those that failed together the largest may be the reason; if it was not, the next round tells.
+        if let Some((jobs, error)) = too_much {
+            self.portion.shrink(jobs);
+            if answered || self.backoff.is_loud() {
+                tracing::warn!(jobs, %error, most = self.portion.most(), "the ends of jobs could not be stored, trying again");
+            }
+        }
         if answered {
             self.backoff.reset();
         }
-        // After a trouble of the whole database as many more go at a time as were answered, while they grow in size again.
-        self.at_once = if troubled { 1 } else { (self.at_once * 2).min(GROUPS_AT_ONCE) };
-        self.pool_at = if troubled { now + self.backoff.next() } else { now };
-        for Sent { jobs, quick, answer } in sent {
-            match answer {
-                Ok(again) => {
-                    if quick {
-                        self.portion.grow(jobs);
-                    }
-                    self.apart.extend(again);
-                }
-                Err((group, error)) => self.not_taken(group, &error, answered, now, stats),
-            }
-        }
     }
 
-    /// One bad report must be one bad report, and what is too much at once must not be sent at once for ever.
-    fn not_taken(&mut self, mut group: Group, error: &StoreError, answered: bool, now: Instant, stats: &Counters) {
+    /// One bad report must be one bad report, and what is too much at once must not be sent at once for ever. True: it goes
+    /// back to the others.
+    fn not_taken(
+        &mut self,
+        mut group: Group,
+        error: &StoreError,
+        answered: bool,
+        now: Instant,
+        stats: &Counters,
+    ) -> bool {
         let (job, jobs) = (group.reports[0].job, group.reports.len());
         if jobs == 1 && error.is_about_values() && group.reports[0].make_plainer(&error.to_string()) {
             tracing::warn!(%job, %error, "the end of a job could not be stored as it was");
             stats.sanitised.one();
-            return self.apart.push(group);
+            self.apart.push(group);
+            return false;
         }
         let own = is_a_reports_own(error);
         // Others were answered at the same time: the reason is in this group, whatever it is.
         let in_this_group = own || answered && !error.is_lost() && !error.is_cut_off();
         if jobs > 1 && !in_this_group {
-            if self.backoff.is_loud() {
-                tracing::warn!(%job, jobs, %error, "the ends of jobs could not be stored, trying again");
-            }
-            self.portion.shrink(jobs);
-            return self.pool.extend(group.reports);
+            self.pool.extend(group.reports);
+            return true;
         }
         if jobs == 1 || !own {
             let wait = group.backoff.next();
@@ -147,6 +175,7 @@ impl Unsettled {
             group.not_before = now + wait;
         }
         self.apart.extend(halved(group));
+        false
     }
 }
 
@@ -155,19 +184,21 @@ fn is_a_reports_own(error: &StoreError) -> bool {
     error.is_about_values() || error.is_lock_wait()
 }
 
-fn grouped(reports: Vec<Report>, most: usize) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+/// So many groups at most, and the reports that fit into none of them.
+fn grouped(reports: Vec<Report>, most: usize, groups_most: usize) -> (Vec<Group>, Vec<Report>) {
+    let (mut groups, mut rest): (Vec<Group>, _) = (Vec::new(), Vec::new());
     for report in reports {
         let (verb, registration, bytes) = (report.verb(), &report.lease.registration, report.bytes());
         let place = groups.iter().rposition(|group| {
             let room = group.reports.len() < most && group.bytes + bytes <= GROUP_BYTES_MAX;
-            group.verb == verb && group.registration == *registration && room
+            room && group.verb == verb && group.registration == *registration
         });
         match place {
             Some(place) => {
                 groups[place].bytes += bytes;
                 groups[place].reports.push(report);
             }
+            None if groups.len() >= groups_most => rest.push(report),
             None => groups.push(Group {
                 verb,
                 registration: registration.clone(),
@@ -179,7 +210,7 @@ fn grouped(reports: Vec<Report>, most: usize) -> Vec<Group> {
             }),
         }
     }
-    groups
+    (groups, rest)
 }
 
 /// The group in two parts, when it has more than one report.
@@ -210,17 +241,19 @@ mod tests {
             report(2, 0, 8, Ending::Completed(None)),
             report(1, 3, 7, Ending::CompletedItself(a_failure())),
         ];
-        let groups = grouped(reports, GROUP_MAX);
+        let (groups, _) = grouped(reports, GROUP_MAX, GROUPS_AT_ONCE);
         let shape: Vec<_> = groups.iter().map(|group| (group.verb, group.reports.len())).collect();
         assert_eq!(shape, [(Verb::Complete, 2), (Verb::Fail, 2), (Verb::Complete, 1)]);
-        let many = grouped((0..2500).map(|n| report(n, 0, 7, Ending::Released)).collect(), GROUP_MAX);
-        assert_eq!(many.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [1000, 1000, 500]);
+        let reports = (0..2500).map(|n| report(n, 0, 7, Ending::Released)).collect();
+        let (many, rest) = grouped(reports, GROUP_MAX, 2);
+        assert_eq!(many.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [1000, 1000]);
+        assert_eq!(rest.len(), 500);
     }
 
     #[test]
     fn a_group_fits_a_message() {
         let large = |n| report(n, 0, 7, Ending::Completed(Some(RawJson::of(&"x".repeat(1_000_000)).expect("JSON"))));
-        let groups = grouped((1..=20).map(large).collect(), GROUP_MAX);
+        let (groups, _) = grouped((1..=20).map(large).collect(), GROUP_MAX, GROUPS_AT_ONCE);
         assert_eq!(groups.iter().map(|group| group.reports.len()).collect::<Vec<_>>(), [8, 8, 4]);
     }
 
@@ -238,17 +271,13 @@ mod tests {
     ) -> Vec<Vec<usize>> {
         let mut sizes = Vec::new();
         for _ in 0..most {
-            // Whatever waits is due.
-            let now = unsettled.apart.iter().map(|group| group.not_before).chain([unsettled.pool_at]).max();
-            let now = now.expect("the pool has a time");
+            let Some(now) = unsettled.next_at() else { break };
             let groups = unsettled.take_due(now);
-            if groups.is_empty() {
-                break;
-            }
             sizes.push(groups.iter().map(|group| group.reports.len()).collect());
             let sent = groups.into_iter().map(|group| Sent {
                 jobs: group.reports.len(),
                 quick: true,
+                known_bad: group.is_known_bad(),
                 answer: match answer(&group) {
                     None => Ok(None),
                     Some(sqlstate) => Err((group, refused(sqlstate))),
@@ -297,5 +326,28 @@ mod tests {
             let left: Vec<_> = unsettled.apart.iter().flat_map(|group| &group.reports).chain(&unsettled.pool).collect();
             assert_eq!((left.len(), left[0].lease.id), (1, 617), "{sqlstate}: {sizes:?}");
         }
+    }
+
+    #[test]
+    fn reports_that_are_refused_again_and_again_keep_no_other_waiting() {
+        let mut unsettled = unsettled(8);
+        let bad = |group: &Group| group.reports.iter().any(|report| report.lease.id < 8).then_some("P0001");
+        let sizes = rounds(&mut unsettled, 300, bad);
+        assert_eq!(unsettled.apart.len(), 8, "{sizes:?}");
+        unsettled.add(vec![report(8, 0, 7, Ending::Completed(None))]);
+        rounds(&mut unsettled, 1, bad);
+        assert!(unsettled.pool.is_empty(), "it went out with the next of them");
+    }
+
+    #[test]
+    fn of_groups_that_fail_together_the_largest_counts_and_what_went_with_ease_does_not_outdo_it() {
+        let mut unsettled = Unsettled::new(Instant::now());
+        let completed = |count: i64| (0..count).map(|n| report(n, 0, 7, Ending::Completed(None)));
+        unsettled.add(completed(400).chain((400..600).map(|n| report(n, 0, 7, failure()))).collect());
+        rounds(&mut unsettled, 1, |group| (group.reports.len() > 300).then_some("57014"));
+        assert_eq!(unsettled.portion.most(), 200);
+        unsettled.add((400..403).map(|n| report(n, 0, 7, failure())).collect());
+        rounds(&mut unsettled, 1, |_| Some("57014"));
+        assert_eq!(unsettled.portion.most(), 100);
     }
 }

@@ -173,7 +173,9 @@ async fn listening(
     registration: Arc<Registration>,
 ) -> Result<(Session, Arc<Registration>), StoreError> {
     if !engine.settings.pooler {
-        session.listen(&registration).await?;
+        let (listens, known) = tokio::join!(session.listen(&registration), session.learn_backend());
+        listens?;
+        known?;
     }
     engine.standing.connected(Side::Control);
     // Whatever was told while nobody listened is found by looking.
@@ -331,7 +333,8 @@ impl<'a> Controlled<'a> {
     /// A maintenance turn.
     async fn tick(&mut self) {
         self.tick_at = None;
-        match self.session.tick(&self.registration, self.engine.settings.turn_max).await {
+        let busy = !self.engine.running.is_empty();
+        match self.session.tick(&self.registration, busy, self.engine.settings.turn_max).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();
                 self.engine.stats.rescued.add(count(ticked.rescued));

@@ -112,7 +112,9 @@ async fn attach(engine: &Engine, registration: &Registration) -> Result<Option<S
         return Ok(Some(session));
     }
     // In one trip. A server that cannot look for lost clients refuses the first; then the audits find what they left.
-    let (watched, attached) = tokio::join!(session.end_with_its_client(), session.attach_worker(registration));
+    let (watched, known, attached) =
+        tokio::join!(session.end_with_its_client(), session.learn_backend(), session.attach_worker(registration));
+    known?;
     if let Err(error) = watched {
         tracing::debug!(%error, "the server does not look whether its clients are still there");
     }

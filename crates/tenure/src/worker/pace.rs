@@ -119,11 +119,11 @@ pub(super) fn wants_of(room: Room, target: usize, all_quick: bool) -> (i32, i32)
     (jobs(room.idle.max(1).min(free)), jobs(ahead))
 }
 
-/// The time to the next poll. Jittered, so that many workers do not ask in step. Where it costs no further polls, one
-/// comes soon after maintenance is due: if whoever did it last has died, somebody notices at once.
+/// The time to the next poll. Jittered, so that many workers do not ask in step. Where it costs few further polls (busy workers
+/// do maintenance more often), one comes soon after maintenance is due: if whoever did it last has died, somebody notices.
 pub(super) fn poll_interval(poll: Duration, tick_in: Option<Duration>, jitter: f64) -> Duration {
     let after_tick = tick_in.map(|tick_in| tick_in + POLL_AFTER_TICK.mul_f64(jitter));
-    let near = after_tick.filter(|after_tick| *after_tick >= poll / 4 && *after_tick <= poll * 3 / 2);
+    let near = after_tick.filter(|after_tick| *after_tick >= poll * 3 / 4 && *after_tick <= poll * 3 / 2);
     near.unwrap_or_else(|| poll.mul_f64(0.9 + jitter / 10.0))
 }
 
@@ -198,7 +198,8 @@ mod tests {
         };
         check(1000, None, 1000);
         check(1000, Some(900), 1100);
-        check(1000, Some(100), 300);
+        check(1000, Some(600), 800);
+        check(1000, Some(400), 1000);
         check(1000, Some(0), 1000);
         check(1000, Some(5000), 1000);
         check(60_000, Some(900), 60_000);

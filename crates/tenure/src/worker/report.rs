@@ -23,6 +23,19 @@ pub(super) enum Ending {
     Released,
 }
 
+impl Ending {
+    /// About what it takes on the wire.
+    fn bytes(&self) -> usize {
+        match self {
+            Ending::Completed(Some(result)) => result.get().len(),
+            Ending::Failed(failure) | Ending::GivenUp(failure) => {
+                failure.message.len() + failure.details.to_string().len()
+            }
+            Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Released => 0,
+        }
+    }
+}
+
 /// What is written of a failed attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
@@ -42,15 +55,16 @@ pub(super) struct Report {
     pub(super) ending: Ending,
     /// How often it was made plainer because the database refused it.
     plainer: u8,
+    bytes: usize,
 }
 
 impl Report {
     pub(super) fn new(run: &JobRun, ending: Ending) -> Report {
-        Report { job: run.job(), lease: run.lease.clone(), slot: run.slot, ending, plainer: 0 }
+        Report { job: run.job(), lease: run.lease.clone(), slot: run.slot, bytes: ending.bytes(), ending, plainer: 0 }
     }
 
     pub(super) fn given_back(job: &Job) -> Report {
-        Report { job: job.id, lease: job.lease.clone(), slot: job.slot, ending: Ending::Released, plainer: 0 }
+        Report { job: job.id, lease: job.lease.clone(), slot: job.slot, ending: Ending::Released, plainer: 0, bytes: 0 }
     }
 
     /// Cancelled before its handler started.
@@ -62,18 +76,13 @@ impl Report {
             message: "the job was cancelled before its handler started".to_owned(),
             details: Value::Null,
         };
-        Report { ending: Ending::Failed(Box::new(failure)), ..Report::given_back(job) }
+        let ending = Ending::Failed(Box::new(failure));
+        Report { bytes: ending.bytes(), ending, ..Report::given_back(job) }
     }
 
     /// About what it takes on the wire.
     pub(super) fn bytes(&self) -> usize {
-        match &self.ending {
-            Ending::Completed(Some(result)) => result.get().len(),
-            Ending::Failed(failure) | Ending::GivenUp(failure) => {
-                failure.message.len() + failure.details.to_string().len()
-            }
-            Ending::Completed(None) | Ending::CompletedItself(_) | Ending::Released => 0,
-        }
+        self.bytes
     }
 
     pub(super) fn verb(&self) -> Verb {
@@ -146,6 +155,7 @@ impl Report {
                 _,
             ) => return false,
         }
+        self.bytes = self.ending.bytes();
         true
     }
 }
@@ -166,7 +176,8 @@ pub(super) mod tests {
     pub(crate) fn report(lease: i64, slot: u32, worker: i64, ending: Ending) -> Report {
         let registration = Arc::new(Registration { worker, token: "t".into() });
         let lease = Arc::new(Lease { id: lease, slots: 128, registration });
-        Report { job: JobId::from(lease.id * 128 + i64::from(slot)), lease, slot, ending, plainer: 0 }
+        let job = JobId::from(lease.id * 128 + i64::from(slot));
+        Report { job, lease, slot, bytes: ending.bytes(), ending, plainer: 0 }
     }
 
     pub(crate) fn a_failure() -> Box<Failure> {

@@ -287,9 +287,9 @@ async fn between_a_long_maintenance_turn_and_the_look_at_the_horizon_is_a_heartb
     with_database(async |db| {
         // The turn takes longer than the time between two heartbeats, and less than it may.
         let slow = "create table public.step (n serial, what text); \
-             alter function tenure.tick(bigint) rename to tick_now; alter function tenure.vacuum_horizon() rename to horizon_now; \
+             alter function tenure.tick(bigint, boolean) rename to tick_now; alter function tenure.vacuum_horizon() rename to horizon_now; \
              alter function tenure.heartbeat(bigint, uuid) rename to heartbeat_now; \
-             create function tenure.tick(p_worker bigint) returns json language sql as $$ \
+             create function tenure.tick(p_worker bigint, p_busy boolean) returns json language sql as $$ \
                select pg_sleep(0.75); insert into public.step (what) values ('turn'); \
                select json_build_object('ran', true, 'next_ms', 0, 'promoted', 0, 'rescued', 0, 'retain', false, 'horizon', true) $$; \
              create function tenure.vacuum_horizon() returns json language sql as $$ \
@@ -315,8 +315,8 @@ async fn while_maintenance_has_no_end_overruns_are_seen_and_retention_goes_on() 
         let _opens = OpensAtTheEnd(gate.clone());
         // Each turn takes longer than the claim that it wakes, and that claim wants the next turn.
         let busy = "create table public.stepped (); \
-             alter function tenure.tick(bigint) rename to tick_now; alter function tenure.retain(integer) rename to retain_now; \
-             create function tenure.tick(p_worker bigint) returns json language sql as $$ \
+             alter function tenure.tick(bigint, boolean) rename to tick_now; alter function tenure.retain(integer) rename to retain_now; \
+             create function tenure.tick(p_worker bigint, p_busy boolean) returns json language sql as $$ \
                select pg_sleep(0.2); select json_build_object('ran', true, 'next_ms', 0, 'promoted', 1, 'rescued', 0, 'retain', true) $$; \
              create function tenure.retain(p_limit integer) returns json language sql as $$ \
                insert into public.stepped default values; select json_build_object('ran', true) $$";

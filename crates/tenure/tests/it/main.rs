@@ -12,6 +12,7 @@ mod given_up;
 mod hosts;
 mod lifecycle;
 mod limits;
+mod lost_answers;
 mod maintenance;
 mod migrate;
 mod operate;

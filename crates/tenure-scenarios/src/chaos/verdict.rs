@@ -101,7 +101,9 @@ impl Accounts {
             completed_without: eye.ids(completed_without).await,
             unexplained: eye.ids(UNEXPLAINED).await,
             overlaps: eye.ids(OVERLAPS).await,
-            not_lost: eye.ids("select job_id from tenure.dead_letter where cause <> 'worker_lost'").await,
+            not_lost: eye
+                .ids("select job_id from tenure.dead_letter where cause not in ('worker_lost', 'given_up')")
+                .await,
         }
     }
 
@@ -138,6 +140,7 @@ impl Accounts {
             line("jobs", some, count("select count(*) from tenure.job").await, ""),
             line("of these, ids that producers were told", some, told as f64, ""),
             line("jobs rescued from lost workers", each, count(RESCUED).await, ""),
+            line("jobs given back by workers that gave up", shown, count(GIVEN_UP).await, ""),
             line("other failed attempts", each, count(FAILED).await, ""),
             line(
                 "jobs buried after three lost workers",
@@ -162,7 +165,8 @@ impl Accounts {
 }
 
 const RESCUED: &str = "select count(*) from tenure.attempt_error where cause = 'worker_lost'";
-const FAILED: &str = "select count(*) from tenure.attempt_error where cause <> 'worker_lost'";
+const FAILED: &str = "select count(*) from tenure.attempt_error where cause not in ('worker_lost', 'given_up')";
+const GIVEN_UP: &str = "select count(*) from tenure.attempt_error where cause = 'given_up'";
 const PLAIN_AGAIN: &str = "select count(*)::bigint - count(distinct job_id) from effect_plain";
 const PLAIN_OF_LOST: &str =
     "select count(*) from (select distinct f.job_id, f.fence from effect_plain f join tenure.attempt_error e

@@ -53,15 +53,20 @@ end $$;
 -- cancel_settled: the second look of whoever got 'requested', in a transaction of its own after that of cancel. A verb that was ending the attempt
 -- meanwhile did not see the request: it is waited for, and the job that waits again is cancelled. After 'requested' from here no further attempt
 -- begins. Returns what cancel returns. Errors: TN005 when somebody is just cancelling or ending the job, and nobody's request is there yet.
--- Locks: the job's lease row FOR KEY SHARE, then those of cancel, none waited for longer than a second.
+-- Locks: the job's lease row FOR KEY SHARE, then those of cancel, none waited for longer than a second, or a quarter of the caller's
+-- statement_timeout: the answer is worth more than the wait.
 create or replace function tenure.cancel_settled(p_job bigint) returns text
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '1s' as $$
 declare
   c_looks constant integer := 10;
+  v_timeout_ms constant bigint := (select s.setting::bigint from pg_settings s where s.name = 'statement_timeout');
   v_lease bigint;
   v_answer text;
 begin
+  if v_timeout_ms between 1 and 3999 then
+    perform set_config('lock_timeout', greatest(v_timeout_ms / 4, 1)::text, true);
+  end if;
   for i in 1 .. c_looks loop
     v_lease := (tenure.lease_of(p_job)).id;
     perform from tenure.lease l where l.id = v_lease for key share;

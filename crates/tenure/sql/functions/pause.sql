@@ -12,14 +12,17 @@ begin
   return found;
 end $$;
 
--- settle_pause: waits until no claim is under way that began before the pauses that are committed now, for p_wait_ms at most. Null: none is;
+-- settle_pause: waits until no claim is under way that began before the pauses that are committed now, for p_wait_ms at most, and for half of the
+-- caller's statement_timeout: what has not settled is then named, and no error. Null: none is;
 -- otherwise the processes that may be one, for people. Call it after the pause's transaction, in one of its own. Every claim holds its lock on
 -- kind_pause, taken before its snapshot, until its end. Who also reads what no claim reads is none, as a dump that goes on for hours, and neither is
 -- who only writes there or analyzes it, as an operator's transaction that pauses.
 create or replace function tenure.settle_pause(p_wait_ms integer default 2000) returns text
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
-  v_end_at constant timestamptz := clock_timestamp() + p_wait_ms * interval '1 millisecond';
+  v_timeout_ms constant bigint := (select s.setting::bigint from pg_settings s where s.name = 'statement_timeout');
+  v_end_at constant timestamptz := clock_timestamp()
+    + least(p_wait_ms, case when v_timeout_ms > 0 then v_timeout_ms / 2 end) * interval '1 millisecond';
   v_holders text[];
 begin
   v_holders := array(select k.virtualtransaction from tenure.pause_readers() k);

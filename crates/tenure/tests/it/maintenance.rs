@@ -235,7 +235,8 @@ async fn a_dead_workers_jobs_are_rescued_while_retention_is_at_work() {
         let _lives = stage.hand(&Registration::default()).await;
         let retention = stage.db.sql().await;
         retention.batch_execute("begin; select tenure.retain()").await.unwrap();
-        let at_work = "select count(*) from pg_locks where locktype = 'advisory' and objid::bigint > 2147483647";
+        let at_work = "select count(*) from pg_locks where locktype = 'advisory' and objid::bigint > 2147483647
+            and database = (select d.oid from pg_database d where d.datname = current_database())";
         assert_eq!(stage.count(at_work, &[]).await, 1);
         assert_eq!(stage.rescue().await, 1);
         retention.batch_execute("commit").await.unwrap();
@@ -385,7 +386,8 @@ async fn leases_that_fail_and_take_their_time_do_not_make_turns_without_a_pause(
             turns.push(stage.maintain().await["next_ms"].as_i64().unwrap());
         }
         assert!(turns.len() >= 3, "one lease a turn: {turns:?}");
-        assert!(turns.iter().all(|next_ms| *next_ms > 0), "{turns:?}");
+        // The last one has rescued something, and may want to go on.
+        assert!(turns[..turns.len() - 1].iter().all(|next_ms| *next_ms > 0), "{turns:?}");
         stage.sql.batch_execute("drop trigger refuse on tenure.attempt_error").await.unwrap();
     })
     .await;

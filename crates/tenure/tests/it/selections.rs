@@ -304,6 +304,30 @@ async fn a_pause_says_when_a_claim_that_began_before_does_not_come_to_its_end() 
 }
 
 #[tokio::test]
+async fn a_pause_and_a_cancel_answer_within_a_short_statement_timeout() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&Act::Sleep { ms: 0 }, 2).await;
+        let mut hand = hand(stage, &["act"]).await;
+        hand.solo_kinds = vec!["act".into()];
+        assert_eq!(hand.claim(1).await.unwrap().0.len(), 1);
+        let running = ids[0];
+        let brief = stage.db.sql().await;
+        brief.batch_execute("set statement_timeout = '600ms'").await.unwrap();
+        brief.query("select tenure.cancel($1)", &[&running]).await.unwrap();
+        // The handler's open transaction holds its lease, and a claim does not come to its end.
+        hand.sql.batch_execute("begin; select from tenure.lease for update").await.unwrap();
+        assert_eq!(hand.claim(1).await.unwrap().0.len(), 1);
+        let settled = brief.query_one("select tenure.cancel_settled($1)", &[&running]).await.unwrap();
+        assert_eq!(settled.get::<_, &str>(0), "requested");
+        brief.query("select tenure.pause('default')", &[]).await.unwrap();
+        let holders = brief.query_one("select tenure.settle_pause()", &[]).await.unwrap();
+        assert!(holders.get::<_, &str>(0).starts_with("process "), "{holders:?}");
+        hand.sql.batch_execute("commit").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_selection_is_cancelled_past_a_job_that_somebody_is_just_cancelling() {
     on_stage(Size::Ci, async |stage| {
         let client = stage.db.client().await;

@@ -135,11 +135,11 @@ pub const RETENTION_PATIENCE: Sized<Duration> = seconds(60, 900);
 /// The fault sweep over a worker's life cuts at every n-th message of it.
 pub const SWEEP_STEP: Sized<u64> = sized(31, 1);
 /// The fault sweep over a migration cuts at every n-th message of it.
-pub const SWEEP_STEP_MIGRATE: Sized<usize> = sized(149, 1);
+pub const SWEEP_STEP_MIGRATE: Sized<u64> = sized(149, 1);
 /// The fault sweep over the other verbs of a client.
-pub const SWEEP_STEP_CLIENT: Sized<usize> = sized(12, 1);
+pub const SWEEP_STEP_CLIENT: Sized<u64> = sized(30, 1);
 /// The fault sweep over the verbs that wait until nothing runs: a second each.
-pub const SWEEP_STEP_DRAIN: Sized<usize> = sized(25, 2);
+pub const SWEEP_STEP_DRAIN: Sized<u64> = sized(500, 2);
 /// Dead letters of the sweep over verbs that take 200 of them per transaction.
 pub const SWEEP_DEAD: Sized<usize> = sized(3, 450);
 /// Finished jobs of the sweep over the removal of them, which takes 2,000 per transaction.

@@ -77,7 +77,7 @@ pub async fn each_verb(stage: &Stage, url: &str, client: impl Fn(&str) -> Client
 }
 
 /// At the small size not each place is tried, but others each time.
-fn step(verb: Verb, size: Size) -> usize {
+fn step(verb: Verb, size: Size) -> u64 {
     if verb == Verb::Migrate {
         size::SWEEP_STEP_MIGRATE.at(size)
     } else if matches!(verb, Verb::Drained | Verb::WorkerDrained) {
@@ -90,17 +90,24 @@ fn step(verb: Verb, size: Size) -> usize {
 
 async fn sweep(stage: &Stage, proxy: &Proxy, case: Case, direction: fn(u64) -> Cut, found: &mut Found) {
     let step = step(case.verb, stage.size);
+    let first = 1..=size::SWEEP_STEP_CLIENT.at(stage.size);
+    let (mut n, before) = (fastrand::u64(first), found.points);
     let mut scene = prepare(stage, case).await;
-    for n in (fastrand::u64(1..=step as u64)..POINTS_MAX).step_by(step) {
+    while n < POINTS_MAX {
         let reached = cut_once(stage, proxy, case, &scene, direction(n), found).await;
         clear(stage, case, &scene).await;
         if stage.size == Size::Full {
             stage.db.check_invariants().await;
         }
-        if !reached {
+        if reached {
+            found.points += 1;
+            n += step;
+        } else if found.points == before && n > 1 {
+            // A short call: no verb goes without a cut.
+            n /= 2;
+        } else {
             return;
         }
-        found.points += 1;
         // What only looks finds the same each time.
         if case.verb.effect() != Effect::None {
             scene = prepare(stage, case).await;

@@ -22,6 +22,8 @@ const LOOKS_MIN: usize = 9;
 const RANGES: usize = 8;
 /// How often new jobs come.
 const BEAT: Duration = Duration::from_millis(20);
+/// How often an idle worker looks below its cursor, as real ones do.
+const SWEEP: Duration = Duration::from_millis(250);
 /// Nothing that waits is found any more: what has not run by then is lost.
 pub(super) const LOST_AFTER: Duration = Duration::from_secs(30);
 /// What S59 asks for.
@@ -147,7 +149,7 @@ impl Load {
 
     async fn work(&self, stage: &Stage) {
         let mut hand = stage.hand(&Registration { queues: vec!["load".into()], ..Registration::default() }).await;
-        let (mut renewed, mut found) = (Instant::now(), Instant::now());
+        let (mut renewed, mut found, mut swept) = (Instant::now(), Instant::now(), Instant::now());
         loop {
             if renewed.elapsed() > Duration::from_secs(5) {
                 hand.heartbeat().await.expect("renewed");
@@ -164,6 +166,11 @@ impl Load {
             }
             if self.enqueued_all.load(Ordering::SeqCst) && (self.left() == 0 || found.elapsed() > self.lost_after) {
                 break;
+            }
+            if swept.elapsed() > SWEEP {
+                // The rest of a bundle that somebody else cut lies below the cursor.
+                hand.rewind();
+                swept = Instant::now();
             }
             tokio::time::sleep(BEAT / 4).await; // until the next look
         }

@@ -27,6 +27,8 @@ const CONNECT_MIN: Duration = Duration::from_secs(1);
 /// A host that has not answered for so long is asked once more. What was sent while the network was away is lost, and the
 /// answer with it; what is sent after that arrives.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);
+/// From then on it is asked every three seconds: a server that is only slow, or stalls, keeps what it was asked in vain.
+const ASK_AGAIN_LATER: Duration = Duration::from_secs(3);
 
 /// The place of the host that answered last, known to all that connect by the same address.
 pub(super) struct Answered(AtomicUsize);
@@ -117,7 +119,7 @@ where
         tokio::select! {
             answer = &mut first => return answer,
             answer = host.connect(tls.clone()) => return answer,
-            () = tokio::time::sleep(ASK_AGAIN) => {}
+            () = tokio::time::sleep(ASK_AGAIN_LATER) => {}
         }
     }
 }

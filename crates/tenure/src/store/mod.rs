@@ -10,6 +10,7 @@ mod finish;
 pub(crate) mod horizon;
 mod hosts;
 pub(crate) mod jobs;
+mod lost_answers;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod retention;
@@ -23,6 +24,7 @@ mod worker;
 
 pub(crate) use failure::{Loss, LossKind, StoreError};
 pub(crate) use finish::{FailStatus, FailureRow, NextRun};
+pub(crate) use lost_answers::ASK_AFTER;
 pub(crate) use session::{Session, SessionOptions};
 pub(crate) use statement::{Statement, Texts};
 pub(crate) use wire::{JsonText, Strip};

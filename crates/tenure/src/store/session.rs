@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQuer
 use super::address;
 use super::failure::{Loss, LossKind, StoreError, is_goodbye};
 use super::hosts::{self, Answered};
+use super::lost_answers::Asking;
 use super::statement::{Statement, Texts};
 
 /// A connection attempt that takes longer is given up.
@@ -31,19 +31,13 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// After so long without an answer somebody asks, on another connection, whether the server is still at work on it.
-const ASK_AFTER: Duration = Duration::from_millis(1500);
-/// How long that may take. When nothing came of it, it is tried again after [`ASK_PAUSE`]: the network is away.
-const ASK_LIMIT: Duration = Duration::from_millis(1500);
-const ASK_PAUSE: Duration = Duration::from_millis(500);
-
 /// Whatever the role or the database sets for its sessions. Our statements are short, and compiling their plans takes
 /// longer than running them. The functions are written for read committed: under serializable, claims would undo each
 /// other all day.
 const OWN_SETTINGS: &str = r"-c jit=off -c default_transaction_isolation=read\ committed";
 /// For a worker's sessions: their statements have a deadline of their own, and a group of reports that was cut off would
-/// only come again. For a person's or a program's questions the limits stand that were set for them.
-const UNTIMED: &str = "-c statement_timeout=0";
+/// only come again; and a session that is idle is one that waits for work. For a person's or a program's questions the limits stand that were set for them.
+const UNTIMED: &str = "-c statement_timeout=0 -c idle_session_timeout=0";
 
 /// How to make a [`Session`].
 #[derive(Clone)]
@@ -58,6 +52,7 @@ pub(crate) struct SessionOptions {
     /// The server sets no limit of its own, whatever was set for the role.
     untimed: bool,
     answered: Arc<Answered>,
+    asking: Arc<Asking>,
     #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(crate) verify_tls: bool,
 }
@@ -80,8 +75,8 @@ impl SessionOptions {
             .keepalives_retries(KEEPALIVE_RETRIES)
             .target_session_attrs(TargetSessionAttrs::ReadWrite);
         let deadline = Duration::from_secs(30);
-        let answered = Arc::new(Answered::none());
-        Ok(SessionOptions { config, texts, pooler: false, deadline, untimed: false, answered, verify_tls })
+        let (answered, asking) = (Arc::new(Answered::none()), Arc::new(Asking::new()));
+        Ok(SessionOptions { config, texts, pooler: false, deadline, untimed: false, answered, asking, verify_tls })
     }
 
     /// The same address for a connection that a worker works on.
@@ -89,9 +84,9 @@ impl SessionOptions {
         SessionOptions { pooler, deadline, untimed: true, ..self.clone() }
     }
 
-    /// The same for a short question on the side.
-    fn aside(&self) -> SessionOptions {
-        SessionOptions { deadline: ASK_LIMIT, ..self.clone() }
+    /// The same for a short question on the side, which nobody asks about.
+    pub(super) fn aside(&self, limit: Duration) -> SessionOptions {
+        SessionOptions { deadline: limit, ..self.clone() }
     }
 
     /// The configuration to connect with: what depends on the other options is put in here.
@@ -115,8 +110,6 @@ pub(crate) struct Session {
     options: SessionOptions,
     /// The process that serves it, once it is known.
     backend: OnceLock<i32>,
-    /// Held by the one statement that asks whether its answer was lost.
-    asks: tokio::sync::Mutex<()>,
     prepared: Mutex<HashMap<&'static str, tokio_postgres::Statement>>,
     loss: watch::Sender<Option<Loss>>,
     driver: JoinHandle<()>,
@@ -124,6 +117,9 @@ pub(crate) struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if let Some(backend) = self.backend.get() {
+            self.options.asking.remove(*backend);
+        }
         self.driver.abort();
     }
 }
@@ -192,7 +188,6 @@ impl Session {
             client,
             options: options.clone(),
             backend: OnceLock::new(),
-            asks: tokio::sync::Mutex::new(()),
             prepared: Mutex::default(),
             loss,
             driver,
@@ -306,26 +301,12 @@ impl Session {
     /// Asks which process serves this session, so that a lost answer is noticed early. Not behind a pooler, where it changes.
     pub(crate) async fn learn_backend(&self) -> Result<(), StoreError> {
         let pid = self.run_script("select pg_backend_pid()").await?;
-        if let Some(pid) = pid.and_then(|pid| pid.parse().ok()) {
-            let _ = self.backend.set(pid); // a session has one for its life
+        if let Some(pid) = pid.and_then(|pid| pid.parse().ok())
+            && self.backend.set(pid).is_ok()
+        {
+            self.options.asking.add(pid);
         }
         Ok(())
-    }
-
-    /// Returns when the server has nothing to do for this session any more, although an answer is waited for.
-    async fn answer_lost(&self) {
-        let Some(backend) = self.backend.get() else { return std::future::pending().await };
-        let mut pause = ASK_AFTER;
-        loop {
-            // sleep: an answer that does not come gives no signal.
-            tokio::time::sleep(pause).await;
-            let Ok(_asks) = self.asks.try_lock() else { continue };
-            pause = match tokio::time::timeout(ASK_LIMIT, is_idle(self.options.aside(), *backend)).await {
-                Ok(Ok(true)) => return,
-                Ok(Ok(false)) => ASK_AFTER,
-                Ok(Err(_)) | Err(_) => ASK_PAUSE,
-            };
-        }
     }
 
     /// A statement without an answer in time, or an answer that makes the connection useless, ends the session.
@@ -335,7 +316,7 @@ impl Session {
             answer = tokio::time::timeout(self.options.deadline, work) => {
                 answer.unwrap_or_else(|_| silent(format!("no answer within {:?}", self.options.deadline)))
             }
-            () = self.answer_lost() => silent("the server is done, and its answer did not arrive".to_owned()),
+            () = self.options.asking.lost(self.backend.get().copied(), &self.options) => silent("the server is done, and its answer did not arrive".to_owned()),
         };
         if let Err(StoreError::Lost(loss)) = &answer {
             if loss.kind == LossKind::ReadOnly {
@@ -346,18 +327,6 @@ impl Session {
         }
         answer
     }
-}
-
-/// Asks on a connection of its own whether that process waits for its client, and has for a second. One that is gone does not.
-fn is_idle(aside: SessionOptions, backend: i32) -> Pin<Box<dyn Future<Output = Result<bool, StoreError>> + Send>> {
-    Box::pin(async move {
-        let session = Session::connect(&aside, None).await?;
-        let ask = format!(
-            "select a.pid is null or a.state = 'idle' and a.state_change < clock_timestamp() - interval '1 second' \
-             from (select) once left join pg_stat_activity a on a.pid = {backend}"
-        );
-        Ok(session.run_script(&ask).await?.as_deref() == Some("t"))
-    })
 }
 
 /// The first reason stands; an announcement by the server says more than the broken pipe after it.

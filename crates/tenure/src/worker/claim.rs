@@ -16,7 +16,7 @@ use super::link::Attached;
 use super::moment::at;
 use super::pace::{Wants, ahead, poll_interval, wants_of};
 use super::portion::Portion;
-use crate::store::{ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
+use crate::store::{ASK_AFTER, ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
 
 /// Jobs that were claimed ahead and could not start within this time go back.
 const WAITING_MAX: Duration = Duration::from_secs(1);
@@ -418,25 +418,25 @@ impl Claimer {
         }
         let (leases, strips): (Vec<i64>, Vec<Strip>) = unknown.into_iter().unzip();
         // Those whose last job ended while we asked are among them and are gone already.
-        let back = at.session.release(registration, &leases, &strips).await?;
-        if !back.is_empty() {
-            tracing::info!(leases = back.len(), "leases of a claim whose answer was lost go back");
+        let gone = at.session.release(registration, &leases, &strips).await?;
+        if gone.len() < leases.len() {
+            tracing::info!(leases = leases.len() - gone.len(), "leases of a claim whose answer was lost go back");
         }
         Ok(())
     }
 }
 
 /// What a claim that asked for so much, and took so long, says of the size of the next one: half of it when no answer came
-/// within the limit, twice as much when that would have arrived in half of it.
+/// within the limit, or none had come when the server was asked for it, twice as much when that would have arrived in half of it.
 fn size_next(portion: &mut Portion, wants: &[i32], answered: bool, took: Duration, limit: Duration) {
     let asked = wants.iter().map(|want| usize::try_from(*want).unwrap_or_default()).sum();
     if answered && took < limit / 4 {
         portion.grow(asked);
-    } else if !answered && took >= limit {
+    } else if !answered && took >= limit.min(ASK_AFTER) {
         portion.shrink(asked);
         tracing::warn!(
             asked,
-            ?limit,
+            ?took,
             most = portion.most(),
             "a claim did not arrive in time: the next one asks for less"
         );

@@ -94,8 +94,9 @@ async fn keep_writing(engine: &Arc<Engine>) {
 async fn send(engine: &Engine, attached: &Attached, group: Group) -> Sent {
     let (jobs, known_bad, began) = (group.reports.len(), group.is_known_bad(), Instant::now());
     let answer = write(engine, attached, group).await;
-    let quick = began.elapsed() < engine.settings.work_session.deadline / 4;
-    Sent { jobs, quick, known_bad, answer }
+    let took = began.elapsed();
+    let quick = took < engine.settings.work_session.deadline / 4;
+    Sent { jobs, quick, known_bad, took, answer }
 }
 
 async fn write(engine: &Engine, attached: &Attached, mut group: Group) -> Answer {

@@ -6,7 +6,7 @@
 //! a time is tried.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::backoff::Backoff;
 use super::portion::Portion;
@@ -18,6 +18,10 @@ use crate::store::{Registration, StoreError};
 const GROUP_MAX: usize = 1000;
 /// Bytes of results and error texts in one statement, at most, but for a single report: far below what one message may have.
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Trying what is known to be refused takes at most a fifth of the time.
+const PAUSE_AFTER_KNOWN_BAD: u32 = 4;
+/// What is refused so slowly is tried one by one: the claims and all other reports wait behind it.
+const SLOW: Duration = Duration::from_millis(100);
 /// Statements under way at once, at most: claims share the connection, and each has a deadline from when it was sent.
 const GROUPS_AT_ONCE: usize = 32;
 
@@ -51,6 +55,7 @@ pub(super) struct Sent {
     pub(super) quick: bool,
     /// See [`Group::is_known_bad`].
     pub(super) known_bad: bool,
+    pub(super) took: Duration,
     pub(super) answer: Answer,
 }
 
@@ -65,6 +70,9 @@ pub(super) struct Unsettled {
     apart: Vec<Group>,
     /// Groups of the next round, at most.
     at_once: usize,
+    /// Of these, what is known to be bad, at most, and not before.
+    known_bad_at_once: usize,
+    known_bad_at: Instant,
 }
 
 impl Unsettled {
@@ -76,6 +84,8 @@ impl Unsettled {
             portion: Portion::default(),
             apart: Vec::new(),
             at_once: GROUPS_AT_ONCE,
+            known_bad_at_once: GROUPS_AT_ONCE,
+            known_bad_at: now,
         }
     }
 
@@ -86,7 +96,11 @@ impl Unsettled {
     /// When there is something to send. None: nothing waits.
     pub(super) fn next_at(&self) -> Option<Instant> {
         let pool_at = (!self.pool.is_empty()).then_some(self.pool_at);
-        self.apart.iter().map(|group| group.not_before).chain(pool_at).min()
+        self.apart.iter().map(|group| self.due_at(group)).chain(pool_at).min()
+    }
+
+    fn due_at(&self, group: &Group) -> Instant {
+        if group.is_known_bad() { group.not_before.max(self.known_bad_at) } else { group.not_before }
     }
 
     /// The groups of the next round.
@@ -97,11 +111,17 @@ impl Unsettled {
             let most = self.portion.most().min(GROUP_MAX);
             (groups, self.pool) = grouped(std::mem::take(&mut self.pool), most, at_once);
         }
-        let (mut due, later): (Vec<_>, _) =
-            std::mem::take(&mut self.apart).into_iter().partition(|group| group.not_before <= now);
-        self.apart = due.split_off(due.len().min(at_once - groups.len()));
-        self.apart.extend(later);
-        groups.extend(due);
+        let mut known_bad = 0;
+        for group in std::mem::take(&mut self.apart) {
+            let bad = group.is_known_bad();
+            let fits = groups.len() < at_once && (!bad || known_bad < self.known_bad_at_once);
+            if fits && self.due_at(&group) <= now {
+                known_bad += usize::from(bad);
+                groups.push(group);
+            } else {
+                self.apart.push(group);
+            }
+        }
         groups
     }
 
@@ -115,6 +135,10 @@ impl Unsettled {
             // After a trouble of the whole database as many more go at a time as were answered, while they grow in size again.
             self.at_once = if troubled { 1 } else { (self.at_once * 2).min(GROUPS_AT_ONCE) };
             self.pool_at = if troubled { now + self.backoff.next() } else { now };
+        }
+        if let Some(took) = sent.iter().filter(|sent| sent.known_bad).map(|sent| sent.took).max() {
+            self.known_bad_at = now + took * PAUSE_AFTER_KNOWN_BAD;
+            self.known_bad_at_once = if took > SLOW { 1 } else { (self.known_bad_at_once * 2).min(GROUPS_AT_ONCE) };
         }
         let quick = sent.iter().filter(|sent| sent.quick && sent.answer.is_ok());
         quick.for_each(|sent| self.portion.grow(sent.jobs));
@@ -278,6 +302,7 @@ mod tests {
                 jobs: group.reports.len(),
                 quick: true,
                 known_bad: group.is_known_bad(),
+                took: Duration::from_millis(5),
                 answer: match answer(&group) {
                     None => Ok(None),
                     Some(sqlstate) => Err((group, refused(sqlstate))),

@@ -47,6 +47,22 @@ fn sigterm_and_ctrl_c_stop_the_server_cleanly() {
 }
 
 #[test]
+fn a_server_that_ends_by_itself_leaves_the_end_of_its_log() {
+    let mut child =
+        dev(&["--ephemeral", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tenure starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("its stdout")).read_line(&mut line).expect("a line");
+    let about: serde_json::Value = serde_json::from_str(&line).expect("one JSON object");
+    let server = about["pid"].as_u64().expect("its process").to_string();
+    assert!(Command::new("kill").args(["-INT", &server]).status().expect("kill runs").success());
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("has stopped by itself; its log ends with"), "{said}");
+    assert!(said.contains("database system is shut down"), "{said}");
+}
+
+#[test]
 fn a_server_goes_on_when_nobody_reads_where_it_is() {
     for args in [&["--ephemeral"][..], &["--ephemeral", "--json"]] {
         let mut child = dev(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tenure starts");

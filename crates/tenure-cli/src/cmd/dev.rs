@@ -16,6 +16,8 @@ use crate::signals::{Signals, Stop};
 
 /// How often a waiting command looks whether the server still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Of the log of a server that ended by itself.
+const LOG_LINES: usize = 8;
 
 /// Start a private PostgreSQL server for development
 ///
@@ -125,11 +127,17 @@ async fn serve(dev: &Dev, server: &Server, signals: &mut Signals) -> Outcome {
             _ = signals.next() => return Ok(0),
             // sleep: a process that is not our child ends without telling anybody.
             () = tokio::time::sleep(LOOK_EVERY) => if !server.is_running() {
-                let log = server.home().join("server.log");
-                return Err(anyhow!("the server has stopped by itself; its log is {}", log.display()).into());
+                // The folder of an ephemeral one goes with us.
+                let log = std::fs::read_to_string(server.home().join("server.log")).unwrap_or_default();
+                return Err(anyhow!("the server has stopped by itself; its log ends with\n{}", end_of(&log)).into());
             }
         }
     }
+}
+
+fn end_of(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 fn print(json: bool, server: &Server) -> std::io::Result<()> {

@@ -47,7 +47,11 @@ impl RawJson {
     fn checked(text: Box<str>) -> Result<Self, Error> {
         match first_fault(&text) {
             None => Ok(RawJson(text)),
-            Some(Fault { what, path }) => Err(Error::bad_input(
+            Some(Fault { what, path, deep: true }) => Err(Error::bad_input(
+                format!("{what} at {path} in the JSON value"),
+                "make it flatter, or pass the inner part as a string",
+            )),
+            Some(Fault { what, path, deep: false }) => Err(Error::bad_input(
                 format!("{what} at {path} in the JSON value, which PostgreSQL cannot store as text"),
                 "remove it, or encode the bytes, for example in base64",
             )),
@@ -129,6 +133,8 @@ impl<'a> FromSql<'a> for RawJson {
 struct Fault {
     what: String,
     path: String,
+    /// It is the nesting.
+    deep: bool,
 }
 
 /// The first thing in a valid JSON text that PostgreSQL or serde_json's typed reader would refuse later.
@@ -143,7 +149,7 @@ fn first_fault(text: &str) -> Option<Fault> {
             _ => None,
         };
         if let Some(what) = what {
-            return Some(Fault { what, path: scan.path_text() });
+            return Some(Fault { what, path: scan.path_text(), deep: scan.path.len() > JSON_DEPTH_MAX });
         }
         scan.at += 1;
     }
@@ -263,7 +269,7 @@ mod tests {
         check("{'a':1}", "this is not JSON: key must be a string at line 1 column 2");
         check("", "this is not JSON");
         check("1 2", "this is not JSON");
-        check(&format!("{}{}", "[".repeat(128), "]".repeat(128)), "more than 127 levels of nesting");
+        check(&format!("{}{}", "[".repeat(128), "]".repeat(128)), "make it flatter");
     }
 
     #[test]

@@ -474,7 +474,7 @@ mod tests {
     async fn jobs_whose_claim_is_answered_while_the_registration_is_given_up_never_start() {
         let engine = engine();
         let me = engine.standing.registered(Registration { worker: 1, token: "t".into() }, Instant::now());
-        engine.lost(&me, "it could not be renewed in time");
+        engine.lost(&me, "it could not be renewed, or its connections made again, in time");
         engine.take_in(vec![job(&me), job(&me)]);
         tokio::task::yield_now().await;
         assert_eq!(going_back(&engine), 2);
@@ -486,7 +486,7 @@ mod tests {
         let me = engine.standing.registered(Registration { worker: 1, token: "t".into() }, Instant::now());
         assert!(matches!(engine.place(job(&me)), Placed::Starts));
         let taken = engine.next_job(0, false).expect("it waits");
-        engine.lost(&me, "it could not be renewed in time");
+        engine.lost(&me, "it could not be renewed, or its connections made again, in time");
         run(&engine, taken).await;
         assert_eq!(going_back(&engine), 1);
         assert!(engine.running.is_empty());

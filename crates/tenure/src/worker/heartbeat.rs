@@ -71,7 +71,7 @@ async fn watch(engine: Arc<Engine>) {
     let _vital = engine.vital("watchdog");
     loop {
         let registration = engine.standing.overdue().await;
-        engine.lost(&registration, "it could not be renewed in time");
+        engine.lost(&registration, "it could not be renewed, or its connections made again, in time");
     }
 }
 

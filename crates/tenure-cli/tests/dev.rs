@@ -58,7 +58,7 @@ fn a_server_that_ends_by_itself_leaves_the_end_of_its_log() {
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("has stopped by itself; its log ends with"), "{said}");
+    assert!(said.contains("has stopped by itself; its log "), "{said}");
     assert!(said.contains("database system is shut down"), "{said}");
 }
 

@@ -128,8 +128,10 @@ async fn serve(dev: &Dev, server: &Server, signals: &mut Signals) -> Outcome {
             // sleep: a process that is not our child ends without telling anybody.
             () = tokio::time::sleep(LOOK_EVERY) => if !server.is_running() {
                 // The folder of an ephemeral one goes with us.
-                let log = std::fs::read_to_string(server.home().join("server.log")).unwrap_or_default();
-                return Err(anyhow!("the server has stopped by itself; its log ends with\n{}", end_of(&log)).into());
+                let path = server.home().join("server.log");
+                let log = std::fs::read(&path).unwrap_or_default();
+                let end = end_of(&String::from_utf8_lossy(&log));
+                return Err(anyhow!("the server has stopped by itself; its log {} ends with\n{end}", path.display()).into());
             }
         }
     }

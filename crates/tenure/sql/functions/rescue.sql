@@ -7,8 +7,10 @@
 -- Locks: worker rows of the suspects, skipping what others hold; for a dead worker its exclusive session lock until the end of the
 -- transaction, so that it cannot come back in the middle; its lease rows in the order of their ids, skipping what others hold (a
 -- handler's open transaction; it ends with the lease's time, and is met at the next run). Nothing else is waited for longer than 100 ms.
+-- The leases are reached by index: their table keeps every page that it once needed, until a vacuum, and most of the time nobody is dead.
 create or replace function tenure.rescue(p_limit integer default 1000) returns json
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   c_dead_kept constant interval := '1 minute';
   c_time constant interval := '200 milliseconds';

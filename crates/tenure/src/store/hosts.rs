@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio_postgres::config::{Host, LoadBalanceHosts};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
@@ -38,11 +39,17 @@ impl Answered {
         Answered(AtomicUsize::new(usize::MAX))
     }
 
-    /// It answered and takes no writes: the one behind it is asked first. Behind a pooler nothing else tells.
-    pub(super) fn pass_over(&self, config: &Config) {
+    pub(super) fn place(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The host at that place answered and takes no writes: the one behind it is asked first, unless another session has said
+    /// so already. Behind a pooler nothing else tells.
+    pub(super) fn pass_over(&self, place: usize, config: &Config) {
         let hosts = each(config).len();
-        let next = |n: usize| Some(if n < hosts { (n + 1) % hosts } else { n });
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        if place < hosts {
+            let _ = self.0.compare_exchange(place, (place + 1) % hosts, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 
@@ -118,7 +125,14 @@ where
     loop {
         tokio::select! {
             answer = &mut first => return answer,
-            answer = host.connect(tls.clone()) => return answer,
+            answer = host.connect(tls.clone()) => match answer {
+                // The first question may be what takes the last place.
+                Err(error) if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) => {
+                    // sleep: as below.
+                    tokio::time::sleep(ASK_AGAIN_LATER).await;
+                }
+                answer => return answer,
+            },
             () = tokio::time::sleep(ASK_AGAIN_LATER) => {}
         }
     }

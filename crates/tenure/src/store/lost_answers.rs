@@ -22,6 +22,8 @@ const LIMIT: Duration = Duration::from_millis(1500);
 /// Between two questions that nobody answered: the network is away, or the server stalls.
 const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Between a verdict and its consequence.
+const LAST_CHANCE: Duration = Duration::from_millis(50);
 /// Without a verdict for so long, the first patience is enough again.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
@@ -30,15 +32,24 @@ pub(super) struct Asking {
     /// The processes that serve them.
     backends: Mutex<Vec<i32>>,
     /// Held by whoever asks.
-    turn: tokio::sync::Mutex<()>,
+    turn: tokio::sync::Mutex<Pace>,
     said: watch::Sender<Said>,
     patience: Mutex<Patience>,
+}
+
+/// When the next question may be put, whoever has one.
+#[derive(Debug)]
+struct Pace {
+    not_before: Instant,
+    pause: Duration,
 }
 
 /// What the server said last.
 #[derive(Clone, Debug)]
 struct Said {
     asked_at: Instant,
+    /// The question before it was not answered: the network was away.
+    after_silence: bool,
     /// The processes that wait for their client, and have for a second, or are gone.
     idle: Vec<i32>,
 }
@@ -52,10 +63,11 @@ struct Patience {
 
 impl Asking {
     pub(super) fn new() -> Asking {
+        let now = Instant::now();
         Asking {
             backends: Mutex::default(),
-            turn: tokio::sync::Mutex::new(()),
-            said: watch::Sender::new(Said { asked_at: Instant::now(), idle: Vec::new() }),
+            turn: tokio::sync::Mutex::new(Pace { not_before: now, pause: PAUSE }),
+            said: watch::Sender::new(Said { asked_at: now, after_silence: false, idle: Vec::new() }),
             patience: Mutex::new(Patience { after: ASK_AFTER, last_verdict: None }),
         }
     }
@@ -76,56 +88,60 @@ impl Asking {
         let Some(backend) = backend else { return pending().await };
         let due = Instant::now() + lock(&self.patience).after(Instant::now());
         let mut said = self.said.subscribe();
-        let mut pause = PAUSE;
         let mut next = due;
         loop {
             tokio::select! {
                 // The sender lives as long as we do.
                 _ = said.changed() => {
-                    let said = said.borrow_and_update();
+                    let said = said.borrow_and_update().clone();
                     if said.asked_at >= due && said.idle.contains(&backend) {
-                        return lock(&self.patience).verdict(said.asked_at);
+                        lock(&self.patience).verdict(&said);
+                        // sleep: the answer may just have arrived, and nobody has read it yet.
+                        return tokio::time::sleep(LAST_CHANCE).await;
                     }
                 }
                 // sleep: an answer that does not come gives no signal.
-                () = tokio::time::sleep_until(next.into()) => {
-                    let answered = self.ask(options).await;
-                    next = Instant::now() + if answered { ASK_AFTER } else { pause };
-                    pause = if answered { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
-                }
+                () = tokio::time::sleep_until(next.into()) => next = self.ask(options).await,
             }
         }
     }
 
-    /// Puts the question, if nobody else does. True: it was answered, to all who wait.
-    async fn ask(&self, options: &SessionOptions) -> bool {
-        let Ok(_turn) = self.turn.try_lock() else { return false };
-        let (asked_at, backends) = (Instant::now(), lock(&self.backends).clone());
+    /// Puts the question, if nobody else does or just has; when there may be the next one.
+    async fn ask(&self, options: &SessionOptions) -> Instant {
+        let asked_at = Instant::now();
+        let Ok(mut pace) = self.turn.try_lock() else { return asked_at + PAUSE };
+        if pace.not_before > asked_at {
+            return pace.not_before;
+        }
+        let backends = lock(&self.backends).clone();
         match tokio::time::timeout(LIMIT, idle_of(options.aside(LIMIT), backends)).await {
             Ok(Ok(idle)) => {
-                self.said.send_replace(Said { asked_at, idle });
-                true
+                self.said.send_replace(Said { asked_at, after_silence: pace.pause > PAUSE, idle });
+                *pace = Pace { not_before: Instant::now() + ASK_AFTER, pause: PAUSE };
             }
-            Ok(Err(_)) | Err(_) => false,
+            Ok(Err(_)) | Err(_) => {
+                *pace = Pace { not_before: Instant::now() + pace.pause, pause: (pace.pause * 2).min(PAUSE_MAX) };
+            }
         }
+        pace.not_before
     }
 }
 
 impl Patience {
     fn after(&mut self, now: Instant) -> Duration {
-        if self.last_verdict.is_some_and(|last| now.duration_since(last) > FORGET_AFTER) {
+        if self.last_verdict.is_some_and(|last| now.saturating_duration_since(last) > FORGET_AFTER) {
             *self = Patience { after: ASK_AFTER, last_verdict: None };
         }
         self.after
     }
 
-    /// One for all statements that waited when the question was put.
-    fn verdict(&mut self, asked_at: Instant) {
-        if self.last_verdict == Some(asked_at) {
+    /// One for all statements that waited when the question was put. After a silence it is right: the network was away.
+    fn verdict(&mut self, said: &Said) {
+        if said.after_silence || self.last_verdict == Some(said.asked_at) {
             return;
         }
-        self.after = self.after(asked_at) * 2;
-        self.last_verdict = Some(asked_at);
+        self.after = self.after(said.asked_at) * 2;
+        self.last_verdict = Some(said.asked_at);
         tracing::warn!(next_after = ?self.after, "the server is done with a statement whose answer did not arrive");
     }
 }
@@ -161,13 +177,19 @@ mod tests {
     fn each_verdict_makes_the_next_one_take_twice_as_long_until_a_minute_has_passed() {
         let (mut patience, now) = (Patience { after: ASK_AFTER, last_verdict: None }, Instant::now());
         assert_eq!(patience.after(now), ASK_AFTER);
-        (0..5).for_each(|_| patience.verdict(now));
+        let said = |seconds, after_silence| Said {
+            asked_at: now + Duration::from_secs(seconds),
+            after_silence,
+            idle: Vec::new(),
+        };
+        (0..5).for_each(|_| patience.verdict(&said(0, false)));
         assert_eq!(patience.after(now), ASK_AFTER * 2, "one question, one verdict");
-        let later = now + Duration::from_secs(10);
-        patience.verdict(now + Duration::from_secs(5));
-        patience.verdict(later);
-        assert_eq!(patience.after(later + FORGET_AFTER), ASK_AFTER * 8, "longer than the deadline of 10 s");
-        assert_eq!(patience.after(later + FORGET_AFTER + Duration::from_millis(1)), ASK_AFTER);
+        patience.verdict(&said(3, true));
+        assert_eq!(patience.after(now), ASK_AFTER * 2, "after a silence it was right");
+        [5, 10].into_iter().for_each(|seconds| patience.verdict(&said(seconds, false)));
+        let last = now + Duration::from_secs(10);
+        assert_eq!(patience.after(last + FORGET_AFTER), ASK_AFTER * 8, "longer than the deadline of 10 s");
+        assert_eq!(patience.after(last + FORGET_AFTER + Duration::from_millis(1)), ASK_AFTER);
     }
 
     #[test]

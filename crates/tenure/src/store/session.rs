@@ -110,6 +110,8 @@ pub(crate) struct Session {
     options: SessionOptions,
     /// The process that serves it, once it is known.
     backend: OnceLock<i32>,
+    /// The place of its host, of several.
+    host: usize,
     prepared: Mutex<HashMap<&'static str, tokio_postgres::Statement>>,
     loss: watch::Sender<Option<Loss>>,
     driver: JoinHandle<()>,
@@ -158,6 +160,7 @@ impl Session {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let (client, mut connection) = hosts::connect(config, tls, &options.answered).await?;
+        let host = options.answered.place();
         let loss = watch::Sender::new(None);
         let ended = loss.clone();
         let driver = tokio::spawn(async move {
@@ -188,6 +191,7 @@ impl Session {
             client,
             options: options.clone(),
             backend: OnceLock::new(),
+            host,
             prepared: Mutex::default(),
             loss,
             driver,
@@ -313,6 +317,7 @@ impl Session {
     async fn within_deadline<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let silent = |text: String| Err(StoreError::Lost(Loss::silent(text)));
         let answer = tokio::select! {
+            biased;
             answer = tokio::time::timeout(self.options.deadline, work) => {
                 answer.unwrap_or_else(|_| silent(format!("no answer within {:?}", self.options.deadline)))
             }
@@ -320,7 +325,7 @@ impl Session {
         };
         if let Err(StoreError::Lost(loss)) = &answer {
             if loss.kind == LossKind::ReadOnly {
-                self.options.answered.pass_over(&self.options.config);
+                self.options.answered.pass_over(self.host, &self.options.config);
             }
             end_with(&self.loss, loss.clone());
             self.driver.abort();

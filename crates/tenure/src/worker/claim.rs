@@ -283,7 +283,9 @@ impl Claimer {
         };
         let engine = &self.engine;
         let answer = at.session.claim(&at.registration, &request).await;
-        size_next(&mut self.portion, wants, answer.is_ok(), began.elapsed(), engine.settings.work_session.deadline);
+        let cut = answer.as_ref().is_err_and(|error| error.is_lost() || error.is_cut_off());
+        let limit = engine.settings.work_session.deadline;
+        size_next(&mut self.portion, wants, answer.is_ok(), cut, began.elapsed(), limit);
         let (rows, trailer) = answer?;
         engine.stats.claims.one();
         let got = rows.len();
@@ -428,11 +430,11 @@ impl Claimer {
 
 /// What a claim that asked for so much, and took so long, says of the size of the next one: half of it when no answer came
 /// within the limit, or none had come when the server was asked for it, twice as much when that would have arrived in half of it.
-fn size_next(portion: &mut Portion, wants: &[i32], answered: bool, took: Duration, limit: Duration) {
+fn size_next(portion: &mut Portion, wants: &[i32], answered: bool, cut: bool, took: Duration, limit: Duration) {
     let asked = wants.iter().map(|want| usize::try_from(*want).unwrap_or_default()).sum();
     if answered && took < limit / 4 {
         portion.grow(asked);
-    } else if !answered && took >= limit.min(ASK_AFTER) {
+    } else if cut && took >= limit.min(ASK_AFTER) {
         portion.shrink(asked);
         tracing::warn!(
             asked,
@@ -452,7 +454,14 @@ mod tests {
         let check = |answered, took_ms, expected| {
             let mut portion = Portion::default();
             portion.shrink(1000);
-            size_next(&mut portion, &[200, 300], answered, Duration::from_millis(took_ms), Duration::from_secs(1));
+            size_next(
+                &mut portion,
+                &[200, 300],
+                answered,
+                !answered,
+                Duration::from_millis(took_ms),
+                Duration::from_secs(1),
+            );
             assert_eq!(portion.most(), expected, "{answered} after {took_ms} ms");
         };
         check(true, 200, 1000);

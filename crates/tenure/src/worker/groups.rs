@@ -20,6 +20,8 @@ const GROUP_MAX: usize = 1000;
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Trying what is known to be refused takes at most a fifth of the time.
 const PAUSE_AFTER_KNOWN_BAD: u32 = 4;
+/// However long one took.
+const PAUSE_AFTER_KNOWN_BAD_MAX: Duration = Duration::from_secs(10);
 /// What is refused so slowly is tried one by one: the claims and all other reports wait behind it.
 const SLOW: Duration = Duration::from_millis(100);
 /// Statements under way at once, at most: claims share the connection, and each has a deadline from when it was sent.
@@ -109,7 +111,9 @@ impl Unsettled {
         let mut groups = Vec::new();
         if self.pool_at <= now {
             let most = self.portion.most().min(GROUP_MAX);
-            (groups, self.pool) = grouped(std::mem::take(&mut self.pool), most, at_once);
+            // However many come in, one of those that are apart has a place.
+            let room = if self.apart.is_empty() { at_once } else { (at_once - 1).max(1) };
+            (groups, self.pool) = grouped(std::mem::take(&mut self.pool), most, room);
         }
         let mut known_bad = 0;
         for group in std::mem::take(&mut self.apart) {
@@ -130,14 +134,15 @@ impl Unsettled {
         let answered = sent.iter().any(|sent| sent.answer.is_ok());
         let a_reports_own = |sent: &Sent| sent.answer.as_ref().is_err_and(|(_, error)| is_a_reports_own(error));
         // The database answered nothing, for no reason of the reports'.
-        let troubled = !answered && !sent.iter().any(a_reports_own);
+        let troubled = !answered && !sent.iter().any(|sent| !sent.known_bad && a_reports_own(sent));
         if answered || !sent.iter().all(|sent| sent.known_bad) {
             // After a trouble of the whole database as many more go at a time as were answered, while they grow in size again.
             self.at_once = if troubled { 1 } else { (self.at_once * 2).min(GROUPS_AT_ONCE) };
             self.pool_at = if troubled { now + self.backoff.next() } else { now };
         }
-        if let Some(took) = sent.iter().filter(|sent| sent.known_bad).map(|sent| sent.took).max() {
-            self.known_bad_at = now + took * PAUSE_AFTER_KNOWN_BAD;
+        let refused = |sent: &&Sent| sent.known_bad && sent.answer.as_ref().is_err_and(|(_, error)| !error.is_lost());
+        if let Some(took) = sent.iter().filter(refused).map(|sent| sent.took).max() {
+            self.known_bad_at = now + (took * PAUSE_AFTER_KNOWN_BAD).min(PAUSE_AFTER_KNOWN_BAD_MAX);
             self.known_bad_at_once = if took > SLOW { 1 } else { (self.known_bad_at_once * 2).min(GROUPS_AT_ONCE) };
         }
         let quick = sent.iter().filter(|sent| sent.quick && sent.answer.is_ok());
@@ -243,7 +248,14 @@ fn halved(mut group: Group) -> Vec<Group> {
         return vec![group];
     }
     let reports = group.reports.split_off(group.reports.len() / 2);
-    let other = Group { reports, registration: group.registration.clone(), backoff: group.backoff.clone(), ..group };
+    let mut other =
+        Group { reports, registration: group.registration.clone(), backoff: group.backoff.clone(), ..group };
+    for half in [&mut group, &mut other] {
+        // Which one it was is not known before each was sent alone.
+        if half.reports.len() == 1 {
+            half.backoff = Backoff::default();
+        }
+    }
     vec![group, other]
 }
 
@@ -362,6 +374,30 @@ mod tests {
         unsettled.add(vec![report(8, 0, 7, Ending::Completed(None))]);
         rounds(&mut unsettled, 1, bad);
         assert!(unsettled.pool.is_empty(), "it went out with the next of them");
+    }
+
+    #[test]
+    fn what_is_refused_slowly_is_tried_one_at_a_time_and_a_fifth_of_the_time() {
+        let mut unsettled = unsettled(4);
+        rounds(&mut unsettled, 40, |_| Some("P0001"));
+        assert_eq!(unsettled.apart.len(), 4);
+        unsettled.at_once = GROUPS_AT_ONCE;
+        let mut now = Instant::now() + Duration::from_secs(60);
+        let slow = Duration::from_millis(2500);
+        for round in 0..3 {
+            let groups = unsettled.take_due(now);
+            assert_eq!(groups.len(), if round == 0 { 4 } else { 1 }, "round {round}");
+            let sent = groups.into_iter().map(|group| Sent {
+                jobs: 1,
+                quick: false,
+                known_bad: group.is_known_bad(),
+                took: slow,
+                answer: Err((group, refused("P0001"))),
+            });
+            unsettled.learn(sent.collect(), now, &Counters::default());
+            assert!(unsettled.take_due(now + slow * 4 - Duration::from_millis(1)).is_empty());
+            now += slow * 4;
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Portion {
 
     /// So much was too much: half of it at a time from now on, and one at least.
     pub(super) fn shrink(&mut self, asked: usize) {
-        self.most = (asked / 2).max(1);
+        self.most = self.most.min(asked / 2).max(1);
     }
 
     /// So much went with ease: twice as much may go.

@@ -36,13 +36,13 @@ async fn answers_that_were_lost_are_noticed_long_before_a_statements_deadline() 
         let worker = worker(proxy.url()).await;
         one_ends(db, 10 * SECOND).await;
         let sql = db.sql().await;
-        proxy.set(Fault::LoseAnswers);
         sql.batch_execute("create table public.fault as select clock_timestamp() as at").await.unwrap();
+        proxy.set(Fault::LoseAnswers);
         let asked = "select coalesce(bool_or(a.query_start > f.at), false) from pg_stat_activity a, public.fault f
             where a.datname = current_database() and a.query like '%tenure.claim%' and a.pid <> pg_backend_pid()";
         until("a claim whose answer is lost", async || sql.query_one(asked, &[]).await.unwrap().get::<_, bool>(0))
             .await;
-        // sleep: how long the network is away, longer than one look and far less than the deadline of 10 s.
+        // sleep: how long the network is away, longer than the time between two claims and far less than the deadline of 10 s.
         tokio::time::sleep(2 * SECOND).await;
         proxy.set(Fault::None);
         let back = Instant::now();

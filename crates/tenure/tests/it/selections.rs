@@ -312,7 +312,7 @@ async fn a_pause_and_a_cancel_answer_within_a_short_statement_timeout() {
         assert_eq!(hand.claim(1).await.unwrap().0.len(), 1);
         let running = ids[0];
         let brief = stage.db.sql().await;
-        brief.batch_execute("set statement_timeout = '600ms'").await.unwrap();
+        brief.batch_execute("set statement_timeout = '2s'").await.unwrap();
         brief.query("select tenure.cancel($1)", &[&running]).await.unwrap();
         // The handler's open transaction holds its lease, and a claim does not come to its end.
         hand.sql.batch_execute("begin; select from tenure.lease for update").await.unwrap();

@@ -234,9 +234,7 @@ impl Stage {
 
     /// Takes the jobs of dead workers now; how many.
     pub async fn rescue(&self) -> i64 {
-        let answer: String = self.one("select tenure.rescue()::text", &[]).await;
-        let answer: serde_json::Value = serde_json::from_str(&answer).expect("rescue answers JSON");
-        answer["rescued"].as_i64().unwrap_or_else(|| panic!("rescued in {answer}"))
+        rescue(&self.sql).await
     }
 
     /// A whole maintenance turn now, with the net, as a worker does it; what tick answered.
@@ -296,4 +294,18 @@ impl Stage {
 /// The database's own words.
 pub fn text(error: &tokio_postgres::Error) -> String {
     error.as_db_error().map_or_else(|| error.to_string(), |db| db.to_string())
+}
+
+/// Takes the jobs of dead workers now, on this session; how many. A call that took its time says that there is more, and is
+/// repeated at once, as maintenance does it.
+pub(crate) async fn rescue(sql: &tokio_postgres::Client) -> i64 {
+    let mut rescued = 0;
+    loop {
+        let row = sql.query_one("select tenure.rescue()::text", &[]).await.expect("rescued");
+        let answer: serde_json::Value = serde_json::from_str(row.get(0)).expect("rescue answers JSON");
+        rescued += answer["rescued"].as_i64().unwrap_or_else(|| panic!("rescued in {answer}"));
+        if answer["more"] != true {
+            return rescued;
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::protocol::{Hand, Leased, Registration};
+use crate::stage::rescue;
 use crate::{Act, Bound, Measure, Stage, size};
 
 /// Jobs of the same worker that are truly stuck.
@@ -104,7 +105,7 @@ async fn end_then_rescue(stage: &Stage, slow: &Hand, other: &mut Hand, job: &Lea
 async fn rescue_then_end(stage: &Stage, slow: &Hand, job: &Leased, leaves: Leaves) -> bool {
     let rescuer = stage.db.sql().await;
     rescuer.batch_execute("begin").await.expect("begin");
-    rescuer.query("select tenure.rescue()", &[]).await.expect("rescued");
+    rescue(&rescuer).await;
     let ending = end(slow, job, leaves);
     let commit = async {
         // The end waits for the rescuer's row, or has been refused already.

@@ -208,6 +208,7 @@ async fn play(stage: &Stage, pair: Pair<'_>, end: End) -> Vec<Measure> {
     let kept = "select count(*) from tenure.outcome where job_id = any($1) and state = 'c'";
     let kept: i64 = sql.query_one(kept, &[&told]).await.expect("outcomes").get(0);
     let for_good = producer.for_good.into_inner().expect("texts");
+    for_good.iter().take(3).for_each(|text| eprintln!("not to be tried again: {text}"));
     let refused = producer.refused.into_inner().expect("a count");
     let what = |line: &str| format!("{}: {line}", end.text());
     let mut measures = match end {
@@ -217,7 +218,7 @@ async fn play(stage: &Stage, pair: Pair<'_>, end: End) -> Vec<Measure> {
     measures.extend([
         Measure::count(what("jobs whose enqueue was answered, and that are not there"), 0, told.len() - kept as usize),
         Measure::new(what("enqueues refused meanwhile, by one client"), Bound::Shown, refused as f64, ""),
-        Measure::count(what(&format!("of them not to be tried again {:?}", for_good.first())), 0, for_good.len()),
+        Measure::count(what("of them not to be tried again"), 0, for_good.len()),
         Measure::count(what("waits for a job's end that gave up"), 0, usize::from(waited.is_err())),
         Measure::new(what("from the promotion to the first claim"), Bound::AtMost(RESUMED), resumed, "s"),
     ]);

@@ -128,8 +128,9 @@ where
             answer = host.connect(tls.clone()) => match answer {
                 // The first question may be what takes the last place.
                 Err(error) if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) => {
-                    // sleep: as below.
-                    tokio::time::sleep(ASK_AGAIN_LATER).await;
+                    if let Ok(answer) = tokio::time::timeout(ASK_AGAIN_LATER, &mut first).await {
+                        return answer;
+                    }
                 }
                 answer => return answer,
             },

@@ -54,6 +54,7 @@ table duty with (fillfactor=50)
   name text not null
   next_at timestamp with time zone not null
   place bigint not null default 0
+  few boolean not null default false
   duty_pkey PRIMARY KEY (name)
 table held
   block bigint not null
@@ -352,8 +353,8 @@ function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
-function follow_cancel(p_job bigint, p_worker bigint) returns void
-function follow_cancels(p_limit integer) returns void
+function follow_cancel(p_job bigint, p_worker bigint) returns boolean
+function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text

@@ -181,20 +181,22 @@ end $$;
 
 -- follow_cancels: a request is made while its job's attempt ends, or its worker gives the job back: it must not be lost with that. A job
 -- that waits again is cancelled, one that runs elsewhere is asked there, and what is left of ended jobs is removed.
--- It stops after a tenth of a second, and goes on from there at the next call.
-create or replace function tenure.follow_cancels(p_limit integer default 1000) returns void
+-- It stops after a tenth of a second, and goes on from there at the next call. Returns the number of jobs that it cancelled.
+drop function if exists tenure.follow_cancels(integer);
+create or replace function tenure.follow_cancels(p_limit integer default 1000) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_end_at constant timestamptz := clock_timestamp() + interval '100 milliseconds';
   v_request record;
   v_place bigint := 0;
+  v_cancelled bigint := 0;
 begin
   for v_request in
     select c.job_id, c.worker_id from tenure.cancel_request c
     where c.job_id > (select d.place from tenure.duty d where d.name = 'cancels') order by c.job_id limit p_limit
   loop
     begin
-      perform tenure.follow_cancel(v_request.job_id, v_request.worker_id);
+      v_cancelled := v_cancelled + tenure.follow_cancel(v_request.job_id, v_request.worker_id)::integer;
     exception when others then
       raise warning 'tenure: the request to cancel job % could not be followed: % (%)', v_request.job_id, sqlerrm, sqlstate;
     end;
@@ -205,10 +207,12 @@ begin
     end if;
   end loop;
   update tenure.duty d set place = v_place where d.name = 'cancels' and d.place <> v_place;
+  return v_cancelled;
 end $$;
 
--- follow_cancel: one request. What costs least is asked first: most jobs have ended, or still run where they were asked.
-create or replace function tenure.follow_cancel(p_job bigint, p_worker bigint) returns void
+-- follow_cancel: one request. What costs least is asked first: most jobs have ended, or still run where they were asked. Was it cancelled here?
+drop function if exists tenure.follow_cancel(bigint, bigint);
+create or replace function tenure.follow_cancel(p_job bigint, p_worker bigint) returns boolean
 language plpgsql as $$
 declare
   v_attempt smallint;
@@ -217,21 +221,22 @@ begin
   if exists (select from tenure.outcome o where o.job_id = p_job) or exists (select from tenure.dead_letter d where d.job_id = p_job)
      or not exists (select from tenure.job j where j.id = p_job) then
     perform tenure.take_cancel_requests(array[p_job]);
-    return;
+    return false;
   end if;
   if exists (select from tenure.lease l
              where l.worker_id = p_worker and p_job >> 7 = any(l.blocks) and tenure.slot_of(l.blocks, l.strip, p_job) is not null) then
-    return;
+    return false;
   end if;
   v_attempt := tenure.take_waiting(p_job);
   if v_attempt is not null then
     insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, clock_timestamp());
     perform tenure.take_cancel_requests(array[p_job]);
-    return;
+    return true;
   end if;
   v_worker := (tenure.lease_of(p_job)).worker_id;
   if v_worker is not null then
     update tenure.cancel_request c set worker_id = v_worker where c.job_id = p_job and c.worker_id <> v_worker;
     perform tenure.tell(v_worker, 'cancel ' || p_job);
   end if;
+  return false;
 end $$;

@@ -1,6 +1,7 @@
--- tick: all that has to happen now and then, by whoever comes first. Once a second per database, twice when the worker that does it is busy (jobs
--- run, and those of a dead worker should not wait for long): promote, cancels whose job has moved, and rescue; every 30 s everything due however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in
+-- tick: all that has to happen now and then, by whoever comes first. Once a second per database; twice when the worker that does it is busy (jobs
+-- run, and those of a dead worker should not wait for long), and when workers are few (none of many may be about to look anyway): promote, cancels whose job has moved, and rescue; every 30 s everything due however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in
 -- inbox, partitions. The net's duties and retain are only named: the caller runs each in a transaction of its own.
+-- A turn that ended no job is not waited for until it is on disk: after a crash the next one does the same again.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "net": [duties to pass to net, one by one],
 -- "retain": whether retain is due, "horizon": whether somebody should look at vacuum_horizon and warn, once a minute}. Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the
@@ -10,13 +11,16 @@ drop function if exists tenure.tick(bigint);
 create or replace function tenure.tick(p_worker bigint, p_busy boolean default false) returns json
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
 declare
-  v_interval_ms constant bigint := case when p_busy then 500 else 1000 end;
+  c_few constant int4range := '[2,4]';
+  v_interval_ms bigint := case when p_busy then 500 else 1000 end;
   c_just constant interval := '2 seconds';
   v_now timestamptz := clock_timestamp();
   v_next_at timestamptz;
-  v_next_ms bigint := v_interval_ms;
+  v_next_ms bigint;
+  v_few boolean;
   v_rescue json;
   v_promote json;
+  v_cancelled bigint := 1;
   v_net boolean;
   v_all boolean;
   v_horizon boolean := false;
@@ -48,7 +52,7 @@ begin
     raise warning 'tenure: promote failed: % (%)', sqlerrm, sqlstate;
   end;
   begin
-    perform tenure.follow_cancels();
+    v_cancelled := tenure.follow_cancels();
   exception when others then
     raise warning 'tenure: cancels could not be followed: % (%)', sqlerrm, sqlstate;
   end;
@@ -62,9 +66,16 @@ begin
     v_horizon := found;
   end if;
 
-  v_next_ms := least(v_next_ms, (v_rescue ->> 'next_ms')::bigint,
+  v_few := (select count(*)::integer <@ c_few from tenure.worker w where w.dead_at is null);
+  if v_few then
+    v_interval_ms := 500;
+  end if;
+  v_next_ms := least(v_interval_ms, (v_rescue ->> 'next_ms')::bigint,
                      case when (v_rescue ->> 'more')::boolean or (v_promote ->> 'more')::boolean then 0 end);
-  update tenure.duty d set next_at = clock_timestamp() + v_next_ms * interval '1 millisecond' where d.name = 'tick';
+  update tenure.duty d set next_at = clock_timestamp() + v_next_ms * interval '1 millisecond', few = v_few where d.name = 'tick';
+  if (v_rescue ->> 'dead')::bigint + (v_rescue ->> 'rescued')::bigint + v_cancelled = 0 then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
                            'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions') else '[]' end,

@@ -246,7 +246,8 @@ create table tenure.inbox (
 create table tenure.duty (
   name    text primary key,
   next_at timestamptz not null,
-  place   bigint not null default 0  -- where the last turn stopped before it was done, so that the next one goes on there
+  place   bigint not null default 0,  -- where the last turn stopped before it was done, so that the next one goes on there
+  few     boolean not null default false  -- of tick: two to four workers were alive at the last turn
 ) with (fillfactor = 50);
 insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity'),
   ('horizon', '-infinity'),

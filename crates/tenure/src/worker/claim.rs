@@ -112,6 +112,8 @@ struct Claimer {
     due_at: Option<Instant>,
     /// Time until maintenance was due, at the last claim.
     tick_in: Option<Duration>,
+    /// Few workers live.
+    few: bool,
     /// Size of a payload, as seen of late.
     payload_bytes: usize,
     portion: Portion,
@@ -139,6 +141,7 @@ impl Claimer {
             poll_at: now,
             due_at: None,
             tick_in: None,
+            few: false,
             payload_bytes: 0,
             portion: Portion::default(),
             found_at: None,
@@ -318,6 +321,7 @@ impl Claimer {
         let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or_default());
         self.due_at = trailer.next_due_ms.map(|due| Instant::now() + millis(due));
         self.tick_in = trailer.tick_in_ms.map(millis);
+        self.few = trailer.few;
         if trailer.tick_due {
             self.engine.tick_wanted.notify_one();
         }
@@ -364,7 +368,7 @@ impl Claimer {
 
     fn poll_interval(&self) -> Duration {
         let jitter = 0.5 + fastrand::f64();
-        poll_interval(self.engine.settings.poll, self.tick_in, jitter)
+        poll_interval(self.engine.settings.poll, self.tick_in, self.few, jitter)
     }
 
     fn is_drained(&self) -> bool {

@@ -119,11 +119,13 @@ pub(super) fn wants_of(room: Room, target: usize, all_quick: bool) -> (i32, i32)
     (jobs(room.idle.max(1).min(free)), jobs(ahead))
 }
 
-/// The time to the next poll. Jittered, so that many workers do not ask in step. Where it costs few further polls (busy workers
-/// do maintenance more often), one comes soon after maintenance is due: if whoever did it last has died, somebody notices.
-pub(super) fn poll_interval(poll: Duration, tick_in: Option<Duration>, jitter: f64) -> Duration {
-    let after_tick = tick_in.map(|tick_in| tick_in + POLL_AFTER_TICK.mul_f64(jitter));
-    let near = after_tick.filter(|after_tick| *after_tick >= poll * 3 / 4 && *after_tick <= poll * 3 / 2);
+/// The time to the next poll. Jittered, so that many workers do not ask in step. One comes soon after maintenance is due: if
+/// whoever did it last has died, somebody notices. Where many look, and maintenance is done more often than they poll, one of
+/// them looks soon anyway.
+pub(super) fn poll_interval(poll: Duration, tick_in: Option<Duration>, few: bool, jitter: f64) -> Duration {
+    let (nearest, after) = if few { (poll / 4, POLL_AFTER_TICK / 2) } else { (poll * 3 / 4, POLL_AFTER_TICK) };
+    let after_tick = tick_in.map(|tick_in| tick_in + after.mul_f64(jitter));
+    let near = after_tick.filter(|after_tick| *after_tick >= nearest && *after_tick <= poll * 3 / 2);
     near.unwrap_or_else(|| poll.mul_f64(0.9 + jitter / 10.0))
 }
 
@@ -194,8 +196,15 @@ mod tests {
     #[test]
     fn a_poll_comes_soon_after_maintenance_is_due_but_not_more_often() {
         let check = |poll: u64, tick_in: Option<u64>, expected: u64| {
-            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), 1.0), MS(expected), "{poll} {tick_in:?}");
+            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), false, 1.0), MS(expected), "{poll} {tick_in:?}");
         };
+        let check_few = |poll: u64, tick_in: Option<u64>, expected: u64| {
+            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), true, 1.0), MS(expected), "few: {poll} {tick_in:?}");
+        };
+        check_few(1000, Some(500), 600);
+        check_few(1000, Some(200), 300);
+        check_few(1000, Some(100), 1000);
+        check_few(60_000, Some(500), 60_000);
         check(1000, None, 1000);
         check(1000, Some(900), 1100);
         check(1000, Some(600), 800);

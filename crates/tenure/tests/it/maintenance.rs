@@ -410,3 +410,50 @@ async fn the_age_of_a_queue_counts_from_a_job_that_came_back() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn maintenance_is_due_twice_a_second_where_workers_are_few_and_they_are_told() {
+    on_stage(Size::Ci, async |stage| {
+        let mut hands = Vec::new();
+        for workers in 1..=5 {
+            hands.push(stage.hand(&Registration::default()).await);
+            stage.execute("update tenure.duty set next_at = '-infinity' where name = 'tick'", &[]).await;
+            let turn = stage.maintain().await;
+            let few = (2..=4).contains(&workers);
+            assert_eq!(turn["next_ms"], if few { 500 } else { 1000 }, "{workers} workers");
+            let claimed = format!("select (payload::json ->> 'few')::boolean from ({}) c", hands[0].claim_text(1));
+            assert_eq!(stage.one::<bool>(&claimed, &[]).await, few, "{workers} workers");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_turn_of_maintenance_is_waited_for_on_disk_only_if_it_ended_something() {
+    on_stage(Size::Ci, async |stage| {
+        let mut sql = stage.db.sql().await;
+        let mut flushed = async || {
+            let turn = sql.transaction().await.unwrap();
+            turn.execute("update tenure.duty set next_at = '-infinity' where name = 'tick'", &[]).await.unwrap();
+            turn.execute("select tenure.tick(0)", &[]).await.unwrap();
+            let on: bool =
+                turn.query_one("select current_setting('synchronous_commit') = 'on'", &[]).await.unwrap().get(0);
+            turn.commit().await.unwrap();
+            on
+        };
+        assert!(!flushed().await, "nothing to do");
+        stage.enqueue(&ACT).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        assert!(!flushed().await, "nobody is dead");
+        stage.expire(hand.worker).await;
+        assert!(flushed().await, "a job is rescued");
+        // A wish to cancel whose job waits again when maintenance looks.
+        let wish = "insert into tenure.cancel_request (job_id, worker_id) values ($1, $2)";
+        stage.execute(wish, &[&jobs[0].job, &hand.worker]).await;
+        assert!(flushed().await, "a job is cancelled");
+        assert_eq!(stage.status(jobs[0].job).await, "cancelled");
+        assert!(!flushed().await, "nothing to do again");
+    })
+    .await;
+}

@@ -150,6 +150,8 @@ pub const UNKNOWN_COMMITS: Sized<usize> = sized(25, 1_000);
 pub const RESCUE_RACES: Sized<usize> = sized(4, 50);
 /// Jobs that pass while somebody else's old snapshot is open.
 pub const LONG_SNAPSHOT_JOBS: Sized<usize> = sized(20_000, 1_200_000);
+/// How long each of three readers that take turns keeps its snapshot.
+pub const READER: Sized<Duration> = seconds(2, 40);
 /// From what age on somebody else's open snapshot is warned of; `full`: the usual minute.
 pub const SNAPSHOT_OLD: Sized<Duration> = seconds(2, 60);
 /// How long the log is watched for further warnings.

@@ -54,6 +54,7 @@ fn parts() -> Vec<Part> {
         part!("pool", handling::exhausted_pool, full_only),
         part!("values", handling::odd_values, full_only),
         part!("snapshot", database::old_snapshot, alone, full_only),
+        part!("staggered readers", database::staggered_snapshots, alone, full_only),
         part!("snapshot reported", horizon::old_snapshot_is_reported, full_only),
         part!("notifying", database::notifying, alone, full_only),
         part!("notify", notify::small_wake_ups, full_only),

@@ -15,15 +15,63 @@ use crate::{Act, Bound, Measure, Size, Stage, size};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Sessions of somebody else that read for a long time: one holds its snapshot to the end, several take turns and always
+/// leave an older one open.
+struct Readers {
+    sessions: Vec<tokio_postgres::Client>,
+    /// How long each reads. None: to the end.
+    time: Option<Duration>,
+    /// When the oldest snapshot, that of the first session, is given up.
+    next: Instant,
+}
+
+impl Readers {
+    const BEGIN: &str = "begin isolation level repeatable read; select count(*) from tenure.ready";
+
+    async fn open(stage: &Stage, count: usize, time: Option<Duration>) -> Readers {
+        let mut sessions = Vec::new();
+        for _ in 0..count {
+            let session = stage.db.sql().await;
+            session.batch_execute(Readers::BEGIN).await.expect("a snapshot");
+            sessions.push(session);
+        }
+        Readers { sessions, time, next: Instant::now() + time.unwrap_or_default() / count as u32 }
+    }
+
+    /// Whose time is over ends, and reads anew; how many did.
+    async fn take_turns(&mut self) -> usize {
+        let Some(time) = self.time.filter(|_| Instant::now() >= self.next) else { return 0 };
+        self.next += time / self.sessions.len() as u32;
+        self.sessions[0].batch_execute("commit").await.expect("commit");
+        self.sessions[0].batch_execute(Readers::BEGIN).await.expect("a snapshot");
+        self.sessions.rotate_left(1);
+        1
+    }
+
+    async fn close(self) {
+        for session in self.sessions {
+            session.batch_execute("commit").await.expect("commit");
+        }
+    }
+}
+
 /// Somebody's old snapshot keeps every dead row in place while very many jobs pass.
 pub async fn old_snapshot(stage: &Stage) -> Vec<Measure> {
+    pass_behind(stage, "an old snapshot", Readers::open(stage, 1, None).await).await
+}
+
+/// Three readers take turns: at no time is there none, and the oldest snapshot is never young.
+pub async fn staggered_snapshots(stage: &Stage) -> Vec<Measure> {
+    let readers = Readers::open(stage, 3, Some(size::READER.at(stage.size))).await;
+    pass_behind(stage, "three staggered readers", readers).await
+}
+
+async fn pass_behind(stage: &Stage, whom: &str, mut readers: Readers) -> Vec<Measure> {
     let jobs = size::LONG_SNAPSHOT_JOBS.at(stage.size);
     let mut hand = stage.hand(&Registration { lease_ms: 3_600_000, ..Registration::default() }).await;
-    let forgotten = stage.db.sql().await;
-    let begin = "begin isolation level repeatable read; select count(*) from tenure.ready";
-    forgotten.batch_execute(begin).await.expect("a snapshot");
-    let (mut times, mut buffers, mut passed) = (Vec::new(), Vec::new(), 0);
+    let (mut times, mut buffers, mut passed, mut turns) = (Vec::new(), Vec::new(), 0, 0);
     while passed < jobs {
+        turns += readers.take_turns().await;
         stage.enqueue_many(&Act::Sleep { ms: 0 }, 100).await;
         let start = Instant::now();
         let (claimed, _) = hand.claim(100).await.expect("claimed");
@@ -35,17 +83,27 @@ pub async fn old_snapshot(stage: &Stage) -> Vec<Measure> {
             buffers.push(claim_buffers(&hand).await);
         }
     }
-    forgotten.batch_execute("commit").await.expect("commit");
+    let mut measures = Vec::new();
+    if readers.time.is_some() {
+        measures.push(Measure::new(
+            format!("{whom}: snapshots given up and taken anew"),
+            Bound::AtLeast(1.0),
+            turns as f64,
+            "",
+        ));
+    }
+    readers.close().await;
     let tenth = times.len() / 10;
     let (first, last) = (p99(&times[..tenth]), p99(&times[times.len() - tenth..]));
     let (least, most) = (buffers.iter().copied().fold(f64::MAX, f64::min), longest(&buffers));
-    vec![
-        Measure::new("jobs that passed while an old snapshot was open", Bound::Shown, passed as f64, ""),
-        Measure::new("p99 of a claim of 100 in the first tenth", Bound::Shown, first, "ms"),
-        Measure::new("the same in the last tenth, against the first", Bound::AtMost(3.0), last / first, "x"),
-        Measure::new("buffers of an empty claim behind an old snapshot, at most", Bound::AtMost(200.0), most, ""),
+    measures.extend([
+        Measure::new(format!("jobs that passed behind {whom}"), Bound::Shown, passed as f64, ""),
+        Measure::new(format!("{whom}: p99 of a claim of 100 in the first tenth"), Bound::Shown, first, "ms"),
+        Measure::new(format!("{whom}: p99 in the last tenth against the first"), Bound::AtMost(3.0), last / first, "x"),
+        Measure::new(format!("buffers of an empty claim behind {whom}, at most"), Bound::AtMost(200.0), most, ""),
         Measure::new("the same, at least", Bound::Shown, least, ""),
-    ]
+    ]);
+    measures
 }
 
 /// What a claim touches from the session's cursors on.

@@ -45,6 +45,11 @@ async fn an_old_snapshot_makes_no_claim_dearer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_take_turns_make_no_claim_dearer() {
+    check(database::staggered_snapshots).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_snapshot_is_warned_of_once_a_minute_and_named_with_the_way_out() {
     check(horizon::old_snapshot_is_reported).await;
 }

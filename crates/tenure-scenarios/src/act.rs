@@ -24,6 +24,8 @@ pub enum Act {
     OverflowStack,
     /// Takes memory until there is none: [`WorkerOptions::address_space`](crate::WorkerOptions::address_space) says when.
     TakeMemory,
+    /// Fills memory until the kernel ends its process: [`WorkerOptions::memory_group`](crate::WorkerOptions::memory_group) says when.
+    FillMemory,
     /// Writes until its process is killed for it: [`WorkerOptions::file_size`](crate::WorkerOptions::file_size) says when.
     FillFile,
     /// Writes where no space is left.

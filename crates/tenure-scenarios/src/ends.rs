@@ -4,6 +4,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Write};
 
+use crate::memory_group::MemoryGroup;
 use crate::process::WorkerOptions;
 
 /// Bytes that are taken, or written, at a time.
@@ -14,6 +15,9 @@ const CHUNK: usize = 1 << 20;
 /// # Panics
 /// When the system refuses.
 pub(crate) fn limit(options: &WorkerOptions) {
+    if let Some(group) = &options.memory_group {
+        MemoryGroup::join(group).expect("the memory group takes this process");
+    }
     let limits = [(libc::RLIMIT_AS, options.address_space), (libc::RLIMIT_FSIZE, options.file_size)];
     for (what, most) in
         limits.into_iter().filter_map(|(what, most)| Some((what, most?))).chain([(libc::RLIMIT_CORE, 0)])
@@ -41,6 +45,14 @@ pub(crate) fn take_memory() -> ! {
     let mut taken: Vec<Vec<u8>> = Vec::new();
     loop {
         taken.push(black_box(Vec::with_capacity(CHUNK)));
+    }
+}
+
+/// Fills memory until the kernel ends the process for it: [`WorkerOptions::memory_group`] says when.
+pub(crate) fn fill_memory() -> ! {
+    let mut filled: Vec<Vec<u8>> = Vec::new();
+    loop {
+        filled.push(black_box(vec![b'x'; CHUNK]));
     }
 }
 

@@ -176,6 +176,7 @@ impl Hands {
             Act::Abort => std::process::abort(),
             Act::OverflowStack => Ok(Some(RawJson::of(&ends::overflow_stack(0))?)),
             Act::TakeMemory => ends::take_memory(),
+            Act::FillMemory => ends::fill_memory(),
             Act::FillFile => Err(Fail::retry(ends::fill_file())),
             Act::FullDisk => {
                 std::fs::write("/dev/full", "x")?;

@@ -11,6 +11,7 @@ pub mod chaos;
 mod ends;
 pub mod handlers;
 pub mod measure;
+mod memory_group;
 pub mod process;
 pub mod protocol;
 pub mod reports;
@@ -20,6 +21,7 @@ pub mod stage;
 
 pub use act::Act;
 pub use measure::{Bound, Measure, assert_held};
+pub use memory_group::MemoryGroup;
 pub use process::{WorkerOptions, WorkerProcess};
 pub use size::Size;
 pub use stage::{Stage, on_stage};

@@ -44,6 +44,8 @@ pub struct WorkerOptions {
     pub pool: usize,
     /// Bytes of address space that the process may have (RLIMIT_AS); `None`: as it comes.
     pub address_space: Option<u64>,
+    /// The [`MemoryGroup`](crate::MemoryGroup) that it joins; `None`: as it comes.
+    pub memory_group: Option<PathBuf>,
     /// Bytes that a file of the process may have, its log among them (RLIMIT_FSIZE); `None`: as it comes.
     pub file_size: Option<u64>,
     /// A file that stands for /etc/hosts in this process alone; needs the right to mount.
@@ -69,6 +71,7 @@ impl WorkerOptions {
             threads: 2,
             pool: 5,
             address_space: None,
+            memory_group: None,
             file_size: None,
             hosts: None,
         }

@@ -68,6 +68,7 @@ fn parts() -> Vec<Part> {
         part!("poison among quick jobs", poison::among_quick_jobs, full_only),
         part!("poison by its stack", poison::by_its_stack, full_only),
         part!("poison by its memory", poison::by_its_memory, full_only),
+        part!("poison by its memory group", poison::by_its_memory_group, full_only),
         part!("poison by its files", poison::by_its_files, full_only),
         part!("snoozes", snooze::snoozes_before_failures, full_only),
         part!("cancels", cancel::cancels_at_random, full_only),

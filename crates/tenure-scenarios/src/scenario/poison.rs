@@ -1,12 +1,13 @@
 //! A job that kills its process in one of many ways, among good ones, on workers that a supervisor starts again.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use tenure::testing::until_within;
 
 use crate::handlers::ABORT_KIND;
 use crate::process::{WorkerOptions, WorkerProcess};
-use crate::{Act, Bound, Measure, Stage, size};
+use crate::{Act, Bound, Measure, MemoryGroup, Stage, size};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Worker processes at a time.
@@ -16,6 +17,8 @@ const DEATHS_MAX: f64 = 4.0;
 
 /// Address space of a worker that takes too much: several times what it needs, and nothing of it is ever written to.
 const ADDRESS_SPACE: u64 = 4 << 30;
+/// Memory of a worker and its handlers in a control group: several times what it needs.
+const MEMORY: u64 = 256 << 20;
 /// The largest file of a worker that writes too much, and of its log.
 const FILE_SIZE: u64 = 16 << 20;
 
@@ -42,6 +45,23 @@ pub async fn by_its_stack(stage: &Stage) -> Vec<Measure> {
 pub async fn by_its_memory(stage: &Stage) -> Vec<Measure> {
     let (poison, good) = enqueue_among_slow(stage, async || stage.enqueue(&Act::TakeMemory).await).await;
     play(stage, "memory", poison, &good, |options| options.address_space = Some(ADDRESS_SPACE)).await
+}
+
+/// The same with a handler that fills memory until the kernel kills its process, as it does in a container with a limit.
+pub async fn by_its_memory_group(stage: &Stage) -> Vec<Measure> {
+    let groups: io::Result<Vec<_>> = (0..WORKERS).map(|_| MemoryGroup::new(MEMORY)).collect();
+    let groups = match groups {
+        Ok(groups) => groups,
+        Err(error) => {
+            return vec![Measure::did_not_run("a limit of a control group", &format!("no group of memory: {error}"))];
+        }
+    };
+    let (poison, good) = enqueue_among_slow(stage, async || stage.enqueue(&Act::FillMemory).await).await;
+    play(stage, "memory of its control group", poison, &good, |options| {
+        let worker: usize = options.name.parse().expect("workers are numbered");
+        options.memory_group = Some(groups[worker].path().to_owned());
+    })
+    .await
 }
 
 /// The same with a handler that writes until its process is killed for it; and one that is told that the disk is full, which is

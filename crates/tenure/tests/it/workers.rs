@@ -130,6 +130,11 @@ async fn a_job_that_takes_all_memory_is_buried_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_takes_more_than_its_container_may_have_is_buried_too() {
+    check(poison::by_its_memory_group).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_fills_the_disk_is_buried_too() {
     check(poison::by_its_files).await;
 }

@@ -235,7 +235,8 @@ fn is_described(page: &str, name: &str, parameters: &[String]) -> bool {
     let Some((_, section)) = page.split_once(&format!("\n### {name}\n\n`{name}(")) else { return false };
     let signature = section.lines().next().unwrap_or_default();
     parameters.iter().all(|parameter| signature.contains(parameter.as_str()))
-        && signature.matches(" default ").count() == parameters.iter().filter(|text| text.ends_with(" default ")).count()
+        && signature.matches(" default ").count()
+            == parameters.iter().filter(|text| text.ends_with(" default ")).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,14 +255,16 @@ async fn the_sql_reference_describes_all_that_a_role_may_call_and_nothing_else()
         assert!(described.len() > 50, "{described:?}");
         let missing: Vec<_> = described.iter().filter(|(_, right)| !**right).map(|(name, _)| name).collect();
         assert!(missing.is_empty(), "docs/reference/sql.md lacks these, or has other parameters: {missing:?}");
-        let tables: Vec<String> = sql.query(READABLE, &[]).await.expect("the catalog").iter().map(|row| row.get(0)).collect();
+        let tables: Vec<String> =
+            sql.query(READABLE, &[]).await.expect("the catalog").iter().map(|row| row.get(0)).collect();
         for name in &tables {
             let named = page.contains(&format!("\n### {name}\n")) || page.contains(&format!("| `{name}` |"));
             assert!(named, "docs/reference/sql.md lacks {name}");
         }
         let sections = page.lines().filter_map(|line| line.strip_prefix("### ")).filter(|name| !name.contains(' '));
-        let unknown: Vec<&str> =
-            sections.filter(|name| !described.contains_key(*name) && !tables.iter().any(|table| table == name)).collect();
+        let unknown: Vec<&str> = sections
+            .filter(|name| !described.contains_key(*name) && !tables.iter().any(|table| table == name))
+            .collect();
         assert!(unknown.is_empty(), "docs/reference/sql.md describes what nobody may call: {unknown:?}");
     })
     .await;

@@ -31,7 +31,8 @@ async fn a_payload_is_json_jsonb_text_or_a_literal_and_integers_are_plain() {
                 let text: String = stage.one("select payload::text from tenure.job where id = $1", &[&id]).await;
                 assert_eq!(text, *stored, "{call}");
             }
-            let id: i64 = stage.one(&format!("select tenure.enqueue(p_payload => {payload}, p_kind => 'act')"), &[]).await;
+            let id: i64 =
+                stage.one(&format!("select tenure.enqueue(p_payload => {payload}, p_kind => 'act')"), &[]).await;
             stage.execute("select tenure.cancel($1)", &[&id]).await;
             for call in [
                 format!("select tenure.requeue($1, {payload})"),
@@ -92,7 +93,9 @@ async fn many_payloads_are_an_array_of_json_that_every_other_array_is_cast_to() 
             "'{\"{}\",[1]}'",
             "array[json_build_object(), to_json(1)]",
         ] {
-            let many = format!("select count(*) from tenure.enqueue_many('act', {payloads}, p_priority => 1, p_max_attempts => 2)");
+            let many = format!(
+                "select count(*) from tenure.enqueue_many('act', {payloads}, p_priority => 1, p_max_attempts => 2)"
+            );
             assert_eq!(stage.count(&many, &[]).await, 2, "{payloads}");
         }
     })
@@ -125,7 +128,9 @@ async fn a_setting_is_set_again_and_again_within_its_range() {
         }
         stage.execute("select tenure.set_setting('payload_bytes', null)", &[]).await;
         assert_eq!(tenure_scenarios::protocol::sqlstate(stage.sql.query(big, &[]).await), "TN002");
-        for wrong in ["'payload_bytes', 1", "'payload_bytes', 16777217", "'snapshot_warn_ms', 0", "'other', 1", "null, 1"] {
+        for wrong in
+            ["'payload_bytes', 1", "'payload_bytes', 16777217", "'snapshot_warn_ms', 0", "'other', 1", "null, 1"]
+        {
             let set = format!("select tenure.set_setting({wrong})");
             assert_eq!(tenure_scenarios::protocol::sqlstate(stage.sql.query(&set, &[]).await), "TN002", "{wrong}");
         }

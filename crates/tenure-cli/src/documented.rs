@@ -25,10 +25,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What people read: the README, how to learn it, how to run it.
+/// What people read: the README, how to learn it, how to run it, what there is.
 fn pages() -> Vec<(String, String)> {
     let mut names = vec!["README.md".to_owned()];
-    for folder in ["docs/guide", "docs/operate"] {
+    for folder in ["docs/guide", "docs/operate", "docs/reference"] {
         let entries = fs::read_dir(root().join(folder)).expect("a folder");
         let name = |entry: fs::DirEntry| format!("{folder}/{}", entry.file_name().to_string_lossy());
         names.extend(entries.map(|entry| name(entry.expect("an entry"))));
@@ -164,7 +164,7 @@ fn statements(text: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sql_that_is_shown_runs() {
     let examples = in_language(&["sql"]);
-    assert!(examples.len() >= 2, "the examples were not found");
+    assert!(examples.len() > 30, "the examples were not found");
     with_database(async |db| {
         let mut sql = db.sql().await;
         for example in examples {
@@ -204,6 +204,68 @@ async fn the_sql_inside_of_sentences_is_understood() {
         for (place, statement) in found {
             sql.prepare(&statement).await.unwrap_or_else(|error| panic!("{place}: {statement}: {error:?}"));
         }
+    })
+    .await;
+}
+
+/// What a role may call, a row for each form: its name, and its parameters as the reference writes them.
+const CALLABLE: &str = "
+    select p.proname::text,
+           array(select a.name || ' ' || case a.type when 'timestamp with time zone' then 'timestamptz' else a.type end
+                        || case when a.o > p.pronargs - p.pronargdefaults then ' default ' else '' end
+                 from (select n.name, format_type(t.type, null) as type, n.o
+                       from unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) with ordinality as n(name, type, o)
+                       cross join lateral (select n.type) t) a
+                 order by a.o)
+    from pg_proc p
+    where p.pronamespace = 'reference'::regnamespace
+      and exists (select from pg_roles r where r.rolname like 'reference\\_%' and has_function_privilege(r.oid, p.oid, 'execute'))
+    order by 1";
+
+const READABLE: &str = "
+    select c.relname::text from pg_class c
+    where c.relnamespace = 'reference'::regnamespace and c.relkind in ('r', 'p', 'v')
+      and exists (select from pg_roles r where r.rolname like 'reference\\_%' and has_any_column_privilege(r.oid, c.oid, 'select, insert'))";
+
+/// They serve the view `jobs`, with the rights of whoever reads it.
+const SERVANTS: [&str; 3] = ["idempotency_key_of", "jobs_in", "leases"];
+
+/// Whether the reference has a section of that name, whose signature has these parameters.
+fn is_described(page: &str, name: &str, parameters: &[String]) -> bool {
+    let Some((_, section)) = page.split_once(&format!("\n### {name}\n\n`{name}(")) else { return false };
+    let signature = section.lines().next().unwrap_or_default();
+    parameters.iter().all(|parameter| signature.contains(parameter.as_str()))
+        && signature.matches(" default ").count()
+            == parameters.iter().filter(|text| text.ends_with(" default ")).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sql_reference_describes_all_that_a_role_may_call_and_nothing_else() {
+    let page = fs::read_to_string(root().join("docs/reference/sql.md")).expect("the reference");
+    with_database(async |db| {
+        let client = tenure::Client::builder(db.url()).schema("reference").connect().await.expect("connected");
+        client.migrate(tenure::MigrateOptions { roles: true }).await.expect("migrated");
+        let sql = db.sql().await;
+        let mut described = std::collections::BTreeMap::<String, bool>::new();
+        for row in sql.query(CALLABLE, &[]).await.expect("the catalog") {
+            let (name, parameters): (String, Vec<String>) = (row.get(0), row.get(1));
+            let right = SERVANTS.contains(&name.as_str()) || is_described(&page, &name, &parameters);
+            *described.entry(name).or_default() |= right;
+        }
+        assert!(described.len() > 50, "{described:?}");
+        let missing: Vec<_> = described.iter().filter(|(_, right)| !**right).map(|(name, _)| name).collect();
+        assert!(missing.is_empty(), "docs/reference/sql.md lacks these, or has other parameters: {missing:?}");
+        let tables: Vec<String> =
+            sql.query(READABLE, &[]).await.expect("the catalog").iter().map(|row| row.get(0)).collect();
+        for name in &tables {
+            let named = page.contains(&format!("\n### {name}\n")) || page.contains(&format!("| `{name}` |"));
+            assert!(named, "docs/reference/sql.md lacks {name}");
+        }
+        let sections = page.lines().filter_map(|line| line.strip_prefix("### ")).filter(|name| !name.contains(' '));
+        let unknown: Vec<&str> = sections
+            .filter(|name| !described.contains_key(*name) && !tables.iter().any(|table| table == name))
+            .collect();
+        assert!(unknown.is_empty(), "docs/reference/sql.md describes what nobody may call: {unknown:?}");
     })
     .await;
 }

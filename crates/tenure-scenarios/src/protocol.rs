@@ -17,7 +17,7 @@ pub const NOT_FOUND: &str = "TN004";
 pub const REFUSED: &str = "TN005";
 
 /// Lanes in their normal order.
-pub const LANES: [i16; 6] = [-1, 0, 1, 2, 3, 4];
+pub const LANES: [i32; 6] = [-1, 0, 1, 2, 3, 4];
 
 /// A registered worker on a session of its own.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Hand {
         let numbers = |numbers: &[i64]| numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
         let lanes = LANES.map(i64::from);
         format!(
-            "select * from tenure.claim({}, '{}', {}, array_fill({want}, array[{}]), {}, {}, array[{}]::smallint[], array[{}]::bigint[], false)",
+            "select * from tenure.claim({}, '{}', {}, array_fill({want}, array[{}]), {}, {}, array[{}]::integer[], array[{}]::bigint[], false)",
             self.worker,
             self.token,
             texts(&self.queues),
@@ -320,7 +320,7 @@ pub async fn enqueue(sql: &tokio_postgres::Client, queue: &str, count: usize, pa
     let payloads = vec![payload; count];
     let rows = sql
         .query(
-            "select tenure.enqueue_many('act', $1::text[]::json[], $2, 2::smallint, null, null, 5::smallint, null)",
+            "select tenure.enqueue_many('act', $1::text[]::json[], $2, 2, null, null, 5, null)",
             &[&payloads, &queue],
         )
         .await?;

@@ -17,7 +17,7 @@ pub async fn panics(stage: &Stage) -> Vec<Measure> {
     let all = [Str, String, Value, AfterAwait, Blocking, Thread, Drop, WithMutex];
     for n in 0..count {
         let payload = Act::Panic { how: all[n % all.len()] }.json();
-        stage.execute("select tenure.enqueue('act', $1::text::json, p_max_attempts => 1::smallint)", &[&payload]).await;
+        stage.execute("select tenure.enqueue('act', $1::text::json, p_max_attempts => 1)", &[&payload]).await;
     }
     let dead = "select count(*) from tenure.dead_letter where cause = 'panic'";
     until_within(LIMIT, "every panic is recorded", async || {
@@ -68,7 +68,7 @@ pub async fn unstorable_failures(stage: &Stage) -> Vec<Measure> {
     let count = texts.len();
     for text in texts {
         let payload = Act::Fail { text }.json();
-        stage.execute("select tenure.enqueue('act', $1::text::json, p_max_attempts => 2::smallint)", &[&payload]).await;
+        stage.execute("select tenure.enqueue('act', $1::text::json, p_max_attempts => 2)", &[&payload]).await;
     }
     until_within(LIMIT, "every job is dead after two attempts", async || {
         let statuses = stage.statuses().await;

@@ -143,7 +143,7 @@ async fn round(stage: &Stage, hand: &mut Hand) -> BTreeMap<&'static str, Cost> {
     let claim = |want: u32, low: bool| {
         format!(
             "select * from tenure.claim({me}, array['default'], array[{want}], array['act'], '{{}}',
-             array[-1,0,1,2,3,4]::smallint[], array_fill(0::bigint, array[6]), {low})"
+             array[-1,0,1,2,3,4], array_fill(0::bigint, array[6]), {low})"
         )
     };
     // On another session, so that it does not count.

@@ -17,7 +17,7 @@ pub async fn snoozes_before_failures(stage: &Stage) -> Vec<Measure> {
     let snoozes = size::SNOOZES.at(stage.size);
     let worker = stage.start(stage.worker("a").with(|o| o.retry_delay = None)).await;
     let act = Act::SnoozeThenFail { snoozes, failures: 2 };
-    let enqueue = "select tenure.enqueue('act', $1::text::json, p_max_attempts => 3::smallint)";
+    let enqueue = "select tenure.enqueue('act', $1::text::json, p_max_attempts => 3)";
     let begin = Instant::now();
     let id: i64 = stage.one(enqueue, &[&act.json()]).await;
     let patience = LIMIT + SNOOZE_MAX * u32::try_from(snoozes).expect("a number of snoozes");

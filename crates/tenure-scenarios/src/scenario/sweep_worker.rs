@@ -179,7 +179,7 @@ async fn enqueue(stage: &Stage, queue: &str) -> HashMap<i64, Part> {
     let mut jobs = HashMap::new();
     for part in PARTS {
         let payload = json!({ "part": part }).to_string();
-        let enqueue = "select tenure.enqueue('part', $1::text::json, $2, 2::smallint, null, 20::smallint)";
+        let enqueue = "select tenure.enqueue('part', $1::text::json, $2, 2, null, 20)";
         jobs.insert(stage.one::<i64>(enqueue, &[&payload, &queue]).await, part);
     }
     jobs

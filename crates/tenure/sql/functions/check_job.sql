@@ -42,8 +42,8 @@ begin
   end if;
 end $$;
 
-create or replace function tenure.check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamptz, p_delay_ms bigint,
-                                 p_max_attempts smallint, p_timeout_ms bigint) returns void
+create or replace function tenure.check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamptz, p_delay_ms bigint,
+                                 p_max_attempts integer, p_timeout_ms bigint) returns void
 language plpgsql stable as $$
 declare
   c_years constant interval := '10 years';

@@ -11,7 +11,7 @@
 -- start of its lanes when one of them is resumed: its cursors have passed over them.
 -- Ids reach the delete and the cut as values with bounds, not by a join: a plan made while the table was empty would walk the whole lane.
 create or replace function tenure.claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[],
-                             p_lanes smallint[], p_after bigint[], p_low boolean)
+                             p_lanes integer[], p_after bigint[], p_low boolean)
 returns table (lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint,
                timeout_ms bigint, created_at timestamptz, idempotency_key text, payload json)
 language plpgsql security definer
@@ -164,7 +164,7 @@ begin
       for j in 1 .. v_lanes loop
         v_at := (i - 1) * v_lanes + j;
         -- From where the pass started: a row that somebody holds and may give back was passed over just now.
-        v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j], v_kinds, v_from[v_at]);
+        v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j]::smallint, v_kinds, v_from[v_at]);
       end loop;
     end loop;
   end if;

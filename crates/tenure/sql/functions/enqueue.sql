@@ -1,10 +1,10 @@
--- enqueue: one job, in the caller's transaction.
+-- enqueue: one job, in the caller's transaction. For payloads that are no json: any_json.sql.
 -- Transition: none -> ready (available), or none -> later (scheduled) when due in the future.
 -- Parameters: docs/guide/job.md; null run_at and delay mean at once. Returns the id.
 -- Locks: none that another enqueue or a claim waits for. The transaction gets its id before a block is drawn: cursors rely on it.
-create or replace function tenure.enqueue(p_kind text, p_payload json, p_queue text default 'default', p_priority smallint default 2,
+create or replace function tenure.enqueue(p_kind text, p_payload json, p_queue text default 'default', p_priority integer default 2,
                                p_run_at timestamptz default null, p_delay_ms bigint default null,
-                               p_max_attempts smallint default 5, p_timeout_ms bigint default null) returns bigint
+                               p_max_attempts integer default 5, p_timeout_ms bigint default null) returns bigint
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
   v_now timestamptz := clock_timestamp();
@@ -30,9 +30,9 @@ begin
 end $$;
 
 -- enqueue_many: jobs of one kind, that share bundles. Returns the ids in the order of the payloads.
-create or replace function tenure.enqueue_many(p_kind text, p_payloads json[], p_queue text default 'default', p_priority smallint default 2,
+create or replace function tenure.enqueue_many(p_kind text, p_payloads json[], p_queue text default 'default', p_priority integer default 2,
                                     p_run_at timestamptz default null, p_delay_ms bigint default null,
-                                    p_max_attempts smallint default 5, p_timeout_ms bigint default null) returns setof bigint
+                                    p_max_attempts integer default 5, p_timeout_ms bigint default null) returns setof bigint
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
   c_bundle_jobs constant integer := 100;  -- as many as a claim takes by default, so that it cuts none

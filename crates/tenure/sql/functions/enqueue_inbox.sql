@@ -1,62 +1,100 @@
 -- enqueue_inbox: turns what this transaction copied into the table inbox into jobs. Returns the ids in the order of the rows.
+-- Without it the commit does the same, and nobody learns the ids: no row outlives the transaction that wrote it.
 -- Transition: none -> ready or later. Rows with the same queue, kind, priority and instant share bundles.
--- Locks: none that others wait for; the rows of inbox are this transaction's own.
+-- Errors: TN002 for a row that enqueue would refuse. Locks: none that others wait for; the rows of inbox are this transaction's own.
 create or replace function tenure.enqueue_inbox() returns setof bigint
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 begin
-  return query select e.job_id from tenure.take_inbox(pg_current_xact_id()) e order by e.n;
+  delete from tenure.inbox_open o where o.txid = pg_current_xact_id();
+  return query select unnest(tenure.take_inbox(pg_current_xact_id()));
 end $$;
 
--- take_inbox: the same for the rows of any transaction that has ended (maintenance enqueues what was left behind), p_limit at most.
-create or replace function tenure.take_inbox(p_txid xid8, p_limit integer default null) returns table (n bigint, job_id bigint)
-language plpgsql as $$
-#variable_conflict use_column
+-- note_inbox: after each statement that writes to inbox. It notes that this transaction has rows there, once, and so has the commit look.
+-- The look is at the commit, whatever SET CONSTRAINTS says of others.
+create or replace function tenure.note_inbox() returns trigger
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  set constraints tenure.inbox_open_is_taken deferred;
+  insert into tenure.inbox_open (txid) values (pg_current_xact_id()) on conflict do nothing;
+  return null;
+end $$;
+
+-- commit_inbox: at the commit of a transaction that has written to inbox. What enqueue_inbox has not taken becomes jobs now.
+create or replace function tenure.commit_inbox() returns trigger
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  delete from tenure.inbox_open o where o.txid = new.txid;
+  if found then
+    perform tenure.take_inbox(new.txid);
+  end if;
+  return null;
+end $$;
+
+-- take_inbox: makes jobs of the rows of one transaction, of p_limit at most, and removes them. Returns the ids in the order of the rows.
+-- The rows are read three times by their key, and no payload is sorted or kept beside: that costs less than to carry them through one statement.
+-- Every step is linear or a sort by what the rows share: nothing is joined by their values, and no join is a nested loop, which the planner would choose
+-- for the few rows that it expects and that would take minutes for 50,000.
+create or replace function tenure.take_inbox(p_txid xid8, p_limit integer default null) returns bigint[]
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_sort = off set jit = off as $$
 declare
   c_bundle_jobs constant integer := 100;
   v_now timestamptz := clock_timestamp();
   v_last bigint := 9223372036854775807;
+  v_jobs bigint[];
 begin
   if p_limit is not null then
     v_last := (select max(x.n) from (select i.n from tenure.inbox i where i.txid = p_txid order by i.n limit p_limit) x);
   end if;
+  -- The latest instant of its like is too late, or none is.
   perform tenure.check_job(i.kind, i.queue, i.priority, i.run_at, null, i.max_attempts, i.timeout_ms)
-    from (select distinct x.kind, x.queue, x.priority, x.run_at, x.max_attempts, x.timeout_ms from tenure.inbox x where x.txid = p_txid and x.n <= v_last) i;
+    from (select x.kind, x.queue, x.priority, max(x.run_at) as run_at, x.max_attempts, x.timeout_ms
+          from tenure.inbox x where x.txid = p_txid and x.n <= v_last group by x.kind, x.queue, x.priority, x.max_attempts, x.timeout_ms) i;
   perform tenure.check_payload(i.payload) from tenure.inbox i
     where i.txid = p_txid and i.n <= v_last and (octet_length(i.payload::text) > 65536 or position(E'\\u' in i.payload::text) > 0);
-  return query
-  with taken as (
-    delete from tenure.inbox i where i.txid = p_txid and i.n <= v_last
-    returning i.n, i.kind, i.payload, i.queue, i.priority, i.run_at, i.max_attempts, i.timeout_ms),
-  placed as (
-    select t.*, row_number() over (partition by t.queue, t.kind, t.priority, t.run_at order by t.n) - 1 as place from taken t),
+  -- The rows of another transaction were written under its id, and a block is drawn only by a transaction that has one of its own.
+  perform pg_current_xact_id();
+  with placed as (
+    select i.n, i.queue, i.kind, i.priority, i.run_at,
+           row_number() over (partition by i.queue, i.kind, i.priority, i.run_at order by i.n) - 1 as place
+    from tenure.inbox i where i.txid = p_txid and i.n <= v_last),
+  -- Bundles are counted in the order in which the rows are sorted already.
   bundled as materialized (
-    select g.queue, g.kind, g.priority, g.run_at, g.bundle, g.jobs, nextval('tenure.block_id') as block
-    from (select p.queue, p.kind, p.priority, p.run_at, p.place / c_bundle_jobs as bundle, count(*)::integer as jobs
-          from placed p group by p.queue, p.kind, p.priority, p.run_at, p.place / c_bundle_jobs order by min(p.n)) g),
-  stored as (
-    insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload)
-    select b.block * 128 + p.place % c_bundle_jobs, p.queue, p.kind, p.priority, p.max_attempts, p.timeout_ms, v_now, p.run_at, p.payload
-    from placed p join bundled b on b.queue = p.queue and b.kind = p.kind and b.priority = p.priority
-      and b.run_at is not distinct from p.run_at and b.bundle = p.place / c_bundle_jobs),
+    select p.n, p.place % c_bundle_jobs as place,
+           case when p.place % c_bundle_jobs = 0 then p.queue end as queue, case when p.place % c_bundle_jobs = 0 then p.kind end as kind,
+           p.priority, p.run_at,
+           count(*) filter (where p.place % c_bundle_jobs = 0)
+             over (order by p.queue, p.kind, p.priority, p.run_at, p.n rows unbounded preceding) as bundle
+    from placed p),
+  counted as (
+    select b.bundle, count(*)::integer as jobs from bundled b group by b.bundle),
+  drawn as materialized (
+    select f.bundle, f.queue, f.kind, f.priority, f.run_at, f.jobs, nextval('tenure.block_id') as block
+    from (select b.bundle, b.queue, b.kind, b.priority, b.run_at, c.jobs
+          from bundled b join counted c on c.bundle = b.bundle where b.place = 0 order by b.n) f),
   delayed as (
     insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
-    select b.block, b.block, b.run_at, 's', b.queue, b.priority, b.kind, 0, 0, tenure.mask_fresh(b.jobs)
-    from bundled b where b.run_at > v_now),
+    select d.block, d.block, d.run_at, 's', d.queue, d.priority, d.kind, 0, 0, tenure.mask_fresh(d.jobs)
+    from drawn d where d.run_at > v_now),
   readied as (
     insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
-    select b.queue, b.priority, b.block, b.kind, 0, 0, b.block, tenure.mask_fresh(b.jobs)
-    from bundled b where b.run_at is null or b.run_at <= v_now
+    select d.queue, d.priority, d.block, d.kind, 0, 0, d.block, tenure.mask_fresh(d.jobs)
+    from drawn d where d.run_at is null or d.run_at <= v_now
     returning queue),
   woken as (
-    select tenure.wake_one(r.queue) from (select distinct queue from readied) r)
-  select p.n, b.block * 128 + p.place % c_bundle_jobs
-  from placed p join bundled b on b.queue = p.queue and b.kind = p.kind and b.priority = p.priority
-    and b.run_at is not distinct from p.run_at and b.bundle = p.place / c_bundle_jobs
-  where (select count(*) from woken) >= 0;
+    select count(tenure.wake_one(r.queue)) from (select distinct queue from readied) r)
+  select array_agg(d.block * 128 + b.place order by b.n) into v_jobs
+  from bundled b join drawn d on d.bundle = b.bundle where (select count(*) from woken) >= 0;
+
+  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload)
+    select v_jobs[i.o], i.queue, i.kind, i.priority, i.max_attempts, i.timeout_ms, v_now, i.run_at, i.payload
+    from (select x.*, row_number() over (order by x.n) as o from tenure.inbox x where x.txid = p_txid and x.n <= v_last) i;
+  delete from tenure.inbox i where i.txid = p_txid and i.n <= v_last;
+  return v_jobs;
 end $$;
 
--- take_left_behind: enqueues what transactions copied and forgot, some of it at a time. The rows of a transaction that cannot become jobs
--- are named in a warning and stay; they do not keep the others from it. Returns the number of jobs.
+-- take_left_behind: enqueues what transactions left in inbox, some of it at a time: those whose commit did not look, since triggers did not fire for them
+-- (session_replication_role = replica). The rows of a transaction that cannot become jobs are named in a warning and stay; they do not keep the others
+-- from it. Returns the number of jobs. Locks: a transaction-level advisory lock that only it takes, without waiting: no row is taken twice.
 create or replace function tenure.take_left_behind() returns bigint
 language plpgsql as $$
 declare
@@ -67,9 +105,12 @@ declare
   v_txid xid8;
   v_jobs bigint := 0;
 begin
+  if not pg_try_advisory_xact_lock(tenure.lock_class(), -2) then
+    return 0;
+  end if;
   for v_txid in select i.txid from (select distinct x.txid from tenure.inbox x) i order by random() limit c_transactions loop
     begin
-      v_jobs := v_jobs + (select count(*) from tenure.take_inbox(v_txid, c_rows));
+      v_jobs := v_jobs + coalesce(cardinality(tenure.take_inbox(v_txid, c_rows)), 0);
     exception when others then
       raise warning 'tenure: rows left in inbox by transaction % could not be enqueued: % (%)', v_txid, sqlerrm, sqlstate;
     end;

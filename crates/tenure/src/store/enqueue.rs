@@ -7,15 +7,15 @@ use super::statement::Statement;
 
 pub(crate) const ENQUEUE: Statement = Statement {
     name: "enqueue the job",
-    sql: "select tenure.enqueue($1::text, $2::text::json, $3::text, $4::bigint::smallint, \
-          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::smallint, $8::bigint)",
+    sql: "select tenure.enqueue($1::text, $2::text::json, $3::text, $4::bigint::integer, \
+          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::integer, $8::bigint)",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8],
 };
 
 pub(crate) const ENQUEUE_MANY: Statement = Statement {
     name: "enqueue the jobs",
-    sql: "select id from tenure.enqueue_many($1::text, $2::text[]::json[], $3::text, $4::bigint::smallint, \
-          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::smallint, $8::bigint) as id",
+    sql: "select id from tenure.enqueue_many($1::text, $2::text[]::json[], $3::text, $4::bigint::integer, \
+          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::integer, $8::bigint) as id",
     params: &[Type::TEXT, Type::TEXT_ARRAY, Type::TEXT, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8],
 };
 

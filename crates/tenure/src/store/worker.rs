@@ -64,7 +64,7 @@ static CLAIM: Statement = Statement {
         Type::INT4_ARRAY,
         Type::TEXT_ARRAY,
         Type::TEXT_ARRAY,
-        Type::INT2_ARRAY,
+        Type::INT4_ARRAY,
         Type::INT8_ARRAY,
         Type::BOOL,
     ],
@@ -114,7 +114,7 @@ pub(crate) struct ClaimRequest<'a> {
     pub(crate) wants: &'a [i32],
     pub(crate) kinds: &'a [String],
     pub(crate) solo_kinds: &'a [String],
-    pub(crate) lanes: &'a [i16],
+    pub(crate) lanes: &'a [i32],
     pub(crate) after: &'a [i64],
     pub(crate) low: bool,
 }

@@ -13,7 +13,7 @@ const LISTINGS: [(&str, &str); 5] = [
         "tables",
         "with line as (
            select c.relname as place, 0 as part, 0 as n,
-                  format('table %s%s%s', c.relname, ' partition by ' || pg_get_partkeydef(c.oid),
+                  format('%stable %s%s%s', case when c.relpersistence = 'u' then 'unlogged ' end, c.relname, ' partition by ' || pg_get_partkeydef(c.oid),
                          ' with (' || array_to_string(c.reloptions, ', ') || ')') as text
            from pg_class c where c.relnamespace = $1::text::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
            union all
@@ -31,6 +31,10 @@ const LISTINGS: [(&str, &str); 5] = [
            union all
            select c.relname, 3, row_number() over (partition by c.oid order by x.relname), '  ' || pg_get_indexdef(x.oid)
            from pg_class c join pg_index i on i.indrelid = c.oid and not i.indisprimary join pg_class x on x.oid = i.indexrelid
+           where c.relnamespace = $1::text::regnamespace and not c.relispartition
+           union all
+           select c.relname, 4, row_number() over (partition by c.oid order by t.tgname), '  ' || pg_get_triggerdef(t.oid)
+           from pg_class c join pg_trigger t on t.tgrelid = c.oid and not t.tgisinternal
            where c.relnamespace = $1::text::regnamespace and not c.relispartition)
          select text from line order by place collate \"C\", part, n",
     ),

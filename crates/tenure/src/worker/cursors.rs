@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use crate::store::Trailer;
 
 /// Lanes in the usual order: isolated suspects, urgent (rescued and released), then the priorities 1 to 4.
-const LANES: [i16; 6] = [-1, 0, 1, 2, 3, 4];
+const LANES: [i32; 6] = [-1, 0, 1, 2, 3, 4];
 /// The order of every [`TURN_EVERY`]th pass, so that a steady stream of urgent work cannot starve the rest.
-const LANES_TURNED: [i16; 6] = [-1, 0, 4, 3, 2, 1];
+const LANES_TURNED: [i32; 6] = [-1, 0, 4, 3, 2, 1];
 const TURN_EVERY: u64 = 8;
 /// Low passes are at least this far apart …
 const LOW_EVERY: Duration = Duration::from_millis(250);
@@ -48,7 +48,7 @@ struct Pending {
 /// The start of one pass.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pass {
-    pub(super) lanes: [i16; 6],
+    pub(super) lanes: [i32; 6],
     pub(super) after: Vec<i64>,
     pub(super) low: bool,
     turned: bool,

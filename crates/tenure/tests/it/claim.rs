@@ -81,7 +81,7 @@ async fn jobs_of_other_kinds_and_queues_stay_where_they_are() {
 async fn urgent_jobs_come_first_and_equal_ones_in_the_order_of_their_enqueue() {
     on_stage(Size::Ci, async |stage| {
         let mut ids = Vec::new();
-        for priority in [4_i16, 2, 1, 3, 2] {
+        for priority in [4, 2, 1, 3, 2] {
             let call = "select tenure.enqueue('act', '{}', p_priority => $1)";
             ids.push(stage.one::<i64>(call, &[&priority]).await);
         }
@@ -153,7 +153,7 @@ async fn the_trailer_says_when_the_next_job_is_due() {
 async fn claim_raw(stage: &Stage, arrays: &str, low: bool) -> Result<Vec<Row>, tokio_postgres::Error> {
     let hand = stage.hand(&Registration::default()).await;
     let claim = format!(
-        "select job_id, payload::text from tenure.claim($1, $2::text::uuid, {arrays}, array[-1, 0, 1, 2, 3, 4]::smallint[],
+        "select job_id, payload::text from tenure.claim($1, $2::text::uuid, {arrays}, array[-1, 0, 1, 2, 3, 4],
          array[0, 0, 0, 0, 0, 0], {low})"
     );
     hand.sql.query(&claim, &[&hand.worker, &hand.token]).await

@@ -197,7 +197,7 @@ async fn a_lease_that_a_handlers_transaction_holds_is_not_waited_for() {
 #[tokio::test]
 async fn a_failed_job_waits_and_is_tried_again_until_its_attempts_are_used() {
     on_stage(Size::Ci, async |stage| {
-        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 3::smallint)", &[]).await;
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 3)", &[]).await;
         let mut hand = hand(stage).await;
         for attempt in 1..=3 {
             let (jobs, _) = hand.claim(1).await.unwrap();
@@ -217,7 +217,7 @@ async fn a_failed_job_waits_and_is_tried_again_until_its_attempts_are_used() {
 #[tokio::test]
 async fn the_default_backoff_doubles_and_is_never_early() {
     on_stage(Size::Ci, async |stage| {
-        let _: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 100::smallint)", &[]).await;
+        let _: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 100)", &[]).await;
         let mut hand = hand(stage).await;
         for attempt in 1..=20 {
             let (jobs, _) = hand.claim(1).await.unwrap();
@@ -254,7 +254,7 @@ async fn a_snooze_and_a_release_use_no_attempt() {
 #[tokio::test]
 async fn snoozes_are_counted_and_use_no_attempt_however_many() {
     on_stage(Size::Ci, async |stage| {
-        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 3::smallint)", &[]).await;
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 3)", &[]).await;
         let mut hand = hand(stage).await;
         let seen = "select snoozes from tenure.jobs where id = $1";
         let mut last = Vec::new();
@@ -285,7 +285,7 @@ async fn snoozes_are_counted_and_use_no_attempt_however_many() {
 #[tokio::test]
 async fn of_many_failed_attempts_the_first_and_the_last_twenty_are_kept() {
     on_stage(Size::Ci, async |stage| {
-        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 100::smallint)", &[]).await;
+        let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 100)", &[]).await;
         let mut hand = hand(stage).await;
         for attempt in 1..=100 {
             let (jobs, _) = hand.claim(1).await.unwrap();
@@ -441,7 +441,7 @@ async fn a_job_that_is_given_back_after_somebody_cancelled_it_is_cancelled() {
 #[tokio::test]
 async fn a_job_whose_worker_gives_up_again_and_again_leaves_a_trace_each_time_and_ends() {
     on_stage(Size::Ci, async |stage| {
-        let enqueue = "select tenure.enqueue('act', '{}', p_max_attempts => 1::smallint, p_priority => 3::smallint)";
+        let enqueue = "select tenure.enqueue('act', '{}', p_max_attempts => 1, p_priority => 3)";
         let id: i64 = stage.one(enqueue, &[]).await;
         let mut hand = hand(stage).await;
         for _ in 0..10 {
@@ -564,7 +564,7 @@ async fn a_lease_that_is_named_twice_in_a_report_is_refused() {
 #[tokio::test]
 async fn a_burial_of_a_lost_workers_job_does_not_count_as_its_report() {
     on_stage(Size::Ci, async |stage| {
-        let enqueue = "select tenure.enqueue('act', '{}', p_max_attempts => 1::smallint)";
+        let enqueue = "select tenure.enqueue('act', '{}', p_max_attempts => 1)";
         stage.one::<i64>(enqueue, &[]).await;
         let mut hand = hand(stage).await;
         let (jobs, _) = hand.claim(1).await.unwrap();

@@ -125,7 +125,7 @@ async fn every_verb_works_through_a_pooler_in_transaction_mode() {
 async fn a_late_worker_is_told_that_it_lost_its_lease_also_when_its_job_was_buried_or_cancelled() {
     on_stage(Size::Ci, async |stage| {
         for cancelled in [false, true] {
-            let last = "select tenure.enqueue('act', '{}', p_max_attempts => 1::smallint)";
+            let last = "select tenure.enqueue('act', '{}', p_max_attempts => 1)";
             let job: i64 = stage.one(last, &[]).await;
             let mut hand = stage.hand(&Registration::default()).await;
             let (jobs, _) = hand.claim(1).await.unwrap();

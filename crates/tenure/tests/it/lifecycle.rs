@@ -116,9 +116,9 @@ async fn place(stage: &Stage, state: State, event: Event) -> Placed {
     let registration = Registration { queues: vec![queue.clone()], ..Registration::default() };
     let mut hand = stage.hand(&registration).await;
     let last = matches!(event, Event::FailLast | Event::RescueLast) && state == State::Running;
-    let max_attempts: i16 = if last { 1 } else { 5 };
+    let max_attempts: i32 = if last { 1 } else { 5 };
     let delay_ms = (state == State::Scheduled).then_some(3_600_000_i64);
-    let enqueue = "select tenure.enqueue('act', '{}', $1, 2::smallint, null, $2, $3, null)";
+    let enqueue = "select tenure.enqueue('act', '{}', $1, 2, null, $2, $3, null)";
     let id: i64 = stage.one(enqueue, &[&queue, &delay_ms, &max_attempts]).await;
     // What a worker would say that never had it.
     let mut job =

@@ -1,6 +1,7 @@
 //! Tests of the whole: every one on a database of its own, on the server of `DATABASE_URL`.
 
 mod attempts;
+mod calls;
 mod claim;
 mod clients;
 mod complete_in;
@@ -10,6 +11,7 @@ mod faults;
 mod fire;
 mod given_up;
 mod hosts;
+mod inbox;
 mod lifecycle;
 mod limits;
 mod lost_answers;

@@ -72,7 +72,8 @@ async fn a_duty_that_takes_too_long_undoes_only_itself() {
             .sql
             .batch_execute(
                 "create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(60); return new; end';
-                 insert into tenure.inbox (kind, payload) values ('act', '{}')",
+                 set session_replication_role = replica; insert into tenure.inbox (kind, payload) values ('act', '{}');
+                 set session_replication_role = origin",
             )
             .await
             .unwrap();

@@ -223,8 +223,15 @@ async fn result_of<R: AsyncRead + Unpin>(ctx: &Context, out: &Captured<R>) -> Op
     let whole = if out.cut { None } else { RawJson::parse(text).ok() };
     if whole.is_none() {
         let kept = ctx.progress(&json!({ "stdout": out.end_text().replace('\0', "\u{fffd}") })).await;
-        if let Err(error) = kept {
-            tracing::warn!(job = %ctx.job_id(), %error, "the end of the program's output could not be kept");
+        match kept {
+            Ok(()) => {}
+            // The program may have ended the job itself, as it may by its fence. If not, the report of its end is refused, which says so.
+            Err(error) if error.code() == tenure::ErrorCode::LeaseLost => {
+                tracing::debug!(job = %ctx.job_id(), %error, "the end of the program's output is not kept");
+            }
+            Err(error) => {
+                tracing::warn!(job = %ctx.job_id(), %error, "the end of the program's output could not be kept");
+            }
         }
     }
     whole

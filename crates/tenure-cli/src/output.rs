@@ -6,6 +6,10 @@ use std::time::{Duration, SystemTime};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+/// What [`last_lines`] shows: a screen, and no line that fills it alone.
+const LAST_LINES: usize = 20;
+const LAST_LINE_CHARS: usize = 200;
+
 /// One line.
 pub fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
@@ -56,6 +60,20 @@ pub fn facts(facts: &[(&str, String)]) -> io::Result<()> {
     })
 }
 
+/// The end of a text that came from elsewhere, indented under its title, with a free line above.
+pub fn last_lines(title: &str, text: &str) -> io::Result<()> {
+    let text = harmless(text);
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let left_out = lines.len().saturating_sub(LAST_LINES);
+    let how_many = match left_out {
+        0 => String::new(),
+        _ => format!(" (the last {LAST_LINES} of {} lines; --json has more)", lines.len()),
+    };
+    line("")?;
+    line(&format!("{title}{how_many}"))?;
+    lines[left_out..].iter().try_for_each(|text| line(format!("  {}", start_of(text, LAST_LINE_CHARS)).trim_end()))
+}
+
 /// A text that came from elsewhere, without what a terminal would obey: the escape sequences in a program's stderr, or
 /// a remote server's error, could retitle the window, move the cursor over other lines, or write to the clipboard.
 fn harmless(text: &str) -> String {
@@ -64,6 +82,10 @@ fn harmless(text: &str) -> String {
         // U+2400 and the following are pictures of the control characters.
         '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(c)).unwrap_or(char::REPLACEMENT_CHARACTER),
         c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        // They turn the order of what follows around, and end lines where none ends.
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            char::REPLACEMENT_CHARACTER
+        }
         c => c,
     };
     text.replace("\r\n", "\n").chars().map(shown).collect()
@@ -148,6 +170,7 @@ mod tests {
         check("\x1b[2Jx\x07\0", "\u{241b}[2Jx\u{2407}\u{2400}");
         check("50%\r100%", "50%\u{240d}100%");
         check("\u{9b}2J\u{7f}ä", "\u{fffd}2J\u{fffd}ä");
+        check("a\u{202e}txt.exe\u{2066}\u{2028}b", "a\u{fffd}txt.exe\u{fffd}\u{fffd}b");
     }
 
     #[test]

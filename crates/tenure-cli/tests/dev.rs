@@ -27,6 +27,23 @@ fn a_command_gets_the_url_and_its_exit_code_is_passed_on() {
 }
 
 #[test]
+fn with_json_the_object_is_all_of_stdout_also_beside_a_command() {
+    let exec = "echo \"$DATABASE_URL\"; echo words >&2; exit 7";
+    let (code, out, said) = ended(dev(&["--ephemeral", "--json", "--exec", exec]));
+    assert_eq!(code, Some(7), "{said}");
+    let about: serde_json::Value = serde_json::from_str(&out).expect("one JSON object");
+    assert_eq!((&about["exit_code"], &about["signal"], &about["exec"]), (&7.into(), &().into(), &exec.into()));
+    let url = about["url"].as_str().expect("its URL");
+    assert!(said.lines().any(|line| line == url) && said.lines().any(|line| line == "words"), "{said}");
+    for key in ["version", "port", "pid", "folder", "bin_dir", "shared"] {
+        assert!(!about[key].is_null(), "{key}: {about}");
+    }
+    let (code, out, _) = ended(dev(&["--ephemeral", "--json", "--exec", "kill -KILL $$"]));
+    let about: serde_json::Value = serde_json::from_str(&out).expect("one JSON object");
+    assert_eq!((code, &about["exit_code"], &about["signal"]), (Some(137), &137.into(), &9.into()));
+}
+
+#[test]
 fn sigterm_and_ctrl_c_stop_the_server_cleanly() {
     for signal in ["-TERM", "-INT"] {
         let mut child = dev(&["--ephemeral", "--json"])

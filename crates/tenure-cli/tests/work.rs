@@ -57,12 +57,18 @@ struct End {
 
 impl Work {
     fn start(url: &str, folder: &Folder, args: &[&str]) -> Work {
+        Work::logging(url, folder, "warn", args)
+    }
+
+    /// With more in its log than people are shown.
+    fn logging(url: &str, folder: &Folder, level: &str, args: &[&str]) -> Work {
         let log = folder.path("log");
         let child = Command::new(env!("CARGO_BIN_EXE_tenure"))
             .arg("work")
             .args(args)
             .env("DATABASE_URL", url)
             .env("NOTES", &folder.0)
+            .env("TENURE_LOG", level)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).expect("a file"))
@@ -451,6 +457,150 @@ async fn what_was_done_is_printed_as_json_at_the_end() {
         );
         let stats = &done["stats"];
         assert_eq!((&stats["completed"], &stats["failed"], &stats["dead"]), (&json!(2), &json!(1), &json!(1)));
+    })
+    .await;
+}
+
+/// What another `tenure` prints for people.
+fn shown(db: &TestDatabase, args: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tenure")).args(args).env("DATABASE_URL", db.url()).output().expect("it runs");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_whose_program_cannot_be_run_is_named_wherever_one_looks_for_it() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let id = enqueue(&client, "mail").await;
+        let work = Work::start(db.url(), &folder, &["--exec", "mail=./missing-program", "--exec", "other=true"]);
+        let why = until("the job to say why it waits", async || {
+            let wait = client.waits_for(id).await.expect("an answer")?;
+            wait.explained.contains("refuses it").then_some(wait)
+        })
+        .await;
+        assert_eq!(why.reason, "no_worker");
+        assert!(why.explained.contains("no worker takes jobs of the kind mail"), "{}", why.explained);
+        assert!(why.explained.contains("missing-program") && why.explained.contains("not found"), "{}", why.explained);
+        assert!(shown(db, &["job", "show", &id.to_string()]).contains("refuses it"));
+        let status = shown(db, &["status"]);
+        assert!(status.contains("NO WORKER FOR") && status.contains("missing-program"), "{status}");
+        let unhandled = client.unhandled_kinds().await.expect("an answer");
+        assert_eq!(unhandled.len(), 1, "{unhandled:?}");
+        assert!(unhandled[0].refused.as_ref().is_some_and(|why| why.contains("not found")), "{unhandled:?}");
+        assert_eq!(client.workers().await.expect("an answer")[0].kinds, ["other"]);
+        // A registration that it had to make anew does not bring the kind back.
+        let worker = client.workers().await.expect("an answer")[0].id;
+        let sql = db.sql().await;
+        sql.execute("update tenure.worker set dead_at = now() where id = $1", &[&worker]).await.expect("given up");
+        until("the new registration to refuse it too", async || {
+            let workers = client.workers().await.expect("an answer");
+            workers.iter().any(|w| w.id != worker && w.kinds == ["other"])
+        })
+        .await;
+        assert_eq!(job(&client, id).await.attempt, 0);
+        drop(work);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_failed_attempt_has_a_line_in_the_log_and_a_flood_of_them_is_summed_up() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let again = enqueue(&client, "again").await;
+        let args = [
+            "--queue",
+            "default=4",
+            "--drain",
+            "--exec",
+            "again=echo 'no \033[2Jroute' >&2; exit 75",
+            "--exec",
+            "dies=exit 65",
+        ];
+        let end = Work::logging(db.url(), &folder, "info", &args).end().await;
+        let line = end.said.lines().find(|line| line.contains("an attempt failed")).expect("its line").to_owned();
+        let facts = [
+            &format!("job={again}"),
+            "kind=\"again\"",
+            "attempt=\"1 of 5\"",
+            "cause=\"exit\"",
+            "exit code 75: no",
+            "again=\"in ",
+        ];
+        assert!(line.contains(" INFO ") && facts.iter().all(|fact| line.contains(*fact)), "{line}");
+        assert!(!line.contains("\u{1b}[2J"), "{line}");
+
+        for _ in 0..60 {
+            enqueue(&client, "dies").await;
+        }
+        let end = Work::logging(db.url(), &folder, "warn", &args).end().await;
+        assert!(end.said.contains("60 failed (60 dead)"), "{}", end.said);
+        let lines =
+            end.said.lines().filter(|line| line.contains("a job is dead: the program ended with exit code 65")).count();
+        let more = |line: &str| line.split("and ").nth(1)?.split(" more jobs are dead").next()?.parse::<usize>().ok();
+        let left_out: usize = end.said.lines().filter_map(more).sum();
+        assert_eq!(lines + left_out, 60, "{}", end.said);
+        assert!(lines >= 10, "{}", end.said);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_jobs_of_a_lost_worker_are_named_by_the_one_that_rescues_them() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let job = Enqueue::raw("poison", RawJson::parse("{}").expect("JSON")).max_attempts(1);
+        let id = client.enqueue(job).await.expect("enqueued");
+        let lost = Work::start(db.url(), &folder, &["--exec", "poison=kill -9 $PPID; sleep 9"]);
+        assert_eq!(lost.end().await.code, None, "killed");
+        let rescuer = Work::start(db.url(), &folder, &["--exec", "poison=true"]);
+        rescuer.until_said("jobs were rescued from workers that were lost").await;
+        rescuer.until_said("was lost while it ran").await;
+        assert!(rescuer.said().contains(&format!("job={id}")), "{}", rescuer.said());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_ends_its_job_in_a_transaction_of_its_own_is_no_reason_to_warn() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let id = enqueue(&client, "own").await;
+        // The program's own transaction is played here; what it prints is what a client of SQL prints.
+        let own =
+            "own=echo $TENURE_FENCE >$NOTES/fence; until [ -e $NOTES/committed ]; do sleep 0.05; done; echo '(1 row)'";
+        let work = Work::start(db.url(), &folder, &["--drain", "--exec", own]);
+        let fence = i64::from(folder.process("fence").await);
+        let complete = "select tenure.complete($1, $2, '{\"pages\": 7}')";
+        db.sql().await.query(complete, &[&id.get(), &fence]).await.expect("completed");
+        fs::write(folder.path("committed"), "").expect("a note");
+        let end = work.end().await;
+        assert_eq!(end.code, Some(0), "{end:?}");
+        assert!(end.said.contains("1 completed, 0 failed"), "{}", end.said);
+        assert!(!end.said.contains("WARN") && !end.said.contains("others"), "{}", end.said);
+        let seen = self::job(&client, id).await;
+        assert_eq!((seen.status, value(seen.result.as_ref())), (State::Completed, json!({ "pages": 7 })));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_what_a_failed_program_said_is_shown_harmless_and_bounded() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let id = enqueue(&client, "talks").await.to_string();
+        let talks = "talks=for n in $(seq 30); do echo line $n >&2; done; printf '\\033[31mred\\342\\200\\256exe.txt\\n' >&2; echo half a result; exit 65";
+        drain(db, &folder, &[talks]).await;
+        for verb in ["job", "dead"] {
+            let text = shown(db, &[verb, "show", &id]);
+            assert!(text.contains("the end of standard error in attempt 1 (the last 20 of 31 lines; --json has more)"), "{text}");
+            assert!(text.contains("\n  line 12\n") && !text.contains("line 11\n"), "{text}");
+            assert!(text.contains("\n  \u{241b}[31mred\u{fffd}exe.txt\n"), "{text}");
+            assert!(text.contains("the end of standard output in attempt 1\n  half a result\n"), "{text}");
+            assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");
+        }
     })
     .await;
 }

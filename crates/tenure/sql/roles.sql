@@ -20,7 +20,7 @@ grant execute on function tenure.enqueue(text, json, text, integer, timestamptz,
 grant insert (kind, payload, queue, priority, run_at, max_attempts, timeout_ms) on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
 
 grant execute on function tenure.register_worker, tenure.attach_worker, tenure.heartbeat, tenure.leave_worker, tenure.claim, tenure.sleep, tenure.wake,
-  tenure.complete_many, tenure.fail, tenure.release, tenure.ended_by, tenure.leases_of, tenure.note_overruns, tenure.tick, tenure.net, tenure.retain,
+  tenure.complete_many, tenure.fail, tenure.release, tenure.ended_by, tenure.leases_of, tenure.note_overruns, tenure.refuse_kinds, tenure.tick, tenure.net, tenure.retain,
   tenure.complete(bigint, bigint, json), tenure.complete(bigint, bigint, jsonb), tenure.complete(bigint, bigint, text),
   tenure.progress(bigint, bigint, json), tenure.progress(bigint, bigint, jsonb), tenure.progress(bigint, bigint, text) to tenure_worker;
 

@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use serde_json::{Value, json};
 use tenure_dev::{Consent, Options, Server};
 use tokio::process::{Child, Command};
 
@@ -30,6 +31,7 @@ Examples:
   tenure dev                                     a server until Ctrl-C; the URL is on stdout
   tenure dev --exec 'psql \"$DATABASE_URL\"'       a server for one command
   tenure dev --ephemeral --exec './run-tests'    a new, empty server for one command
+  tenure dev --ephemeral --json --exec './run-tests' | jq .exit_code
   tenure dev --pg-bin /usr/lib/postgresql/15/bin --data-dir ./pg
 
 Environment:
@@ -62,7 +64,8 @@ pub struct Dev {
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
 
-    /// Print the URL, version, port, process id and folder as one JSON object
+    /// Print the URL, version, port, process id and folder as one JSON object. With --exec it comes when CMD has ended, with its
+    /// exit code, and is all of stdout: what CMD writes there goes to stderr
     #[arg(long)]
     json: bool,
 }
@@ -87,7 +90,7 @@ pub async fn run(dev: Dev) -> Outcome {
     let server = start(dev.options(), &mut signals).await?;
     let Some(server) = server else { return Ok(128 + libc::SIGINT as u8) };
     let outcome = match &dev.exec {
-        Some(command) => exec(command, &server, &mut signals).await,
+        Some(command) => exec(command, dev.json, &server, &mut signals).await,
         None => serve(&dev, &server, &mut signals).await,
     };
     tokio::task::spawn_blocking(move || server.stop()).await??;
@@ -115,11 +118,7 @@ async fn start(options: Options, signals: &mut Signals) -> anyhow::Result<Option
 
 /// Prints where the server is and waits until it is to stop.
 async fn serve(dev: &Dev, server: &Server, signals: &mut Signals) -> Outcome {
-    match print(dev.json, server) {
-        // Whoever started it may read no more, and know the URL from elsewhere: the server is what it is for.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        printed => printed?,
-    }
+    print(&if dev.json { about(server).to_string() } else { server.url().to_owned() })?;
     let shared = if server.is_shared() { ", shared with the process that started it" } else { "" };
     eprintln!("tenure dev: PostgreSQL {} in {}{shared}; Ctrl-C stops", server.version(), server.home().display());
     loop {
@@ -142,11 +141,16 @@ fn end_of(log: &str) -> String {
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
-fn print(json: bool, server: &Server) -> std::io::Result<()> {
-    if !json {
-        return output::line(server.url());
+/// Whoever started it may read no more, and know what is said from elsewhere: the server, or the command, is what it is for.
+fn print(line: &str) -> std::io::Result<()> {
+    match output::line(line) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
     }
-    let about = serde_json::json!({
+}
+
+fn about(server: &Server) -> Value {
+    json!({
         "url": server.url(),
         "version": server.version(),
         "port": server.port(),
@@ -154,20 +158,33 @@ fn print(json: bool, server: &Server) -> std::io::Result<()> {
         "folder": server.home(),
         "bin_dir": server.bin_dir(),
         "shared": server.is_shared(),
-    });
-    output::line(&about.to_string())
+    })
 }
 
-/// Runs the command to its end and gives its exit code; 128 + N when signal N ended it, as a shell does.
-async fn exec(command: &str, server: &Server, signals: &mut Signals) -> Outcome {
-    let mut child = Command::new("sh")
-        .args(["-c", command])
-        .env("DATABASE_URL", server.url())
-        .spawn()
-        .context("cannot start sh")?;
+/// Runs the command to its end and gives its exit code; 128 + N when signal N ended it, as a shell does. With `json` stdout is one
+/// object's alone, so that a program can read it whatever the command prints.
+async fn exec(command: &str, json: bool, server: &Server, signals: &mut Signals) -> Outcome {
+    let mut sh = Command::new("sh");
+    sh.args(["-c", command]).env("DATABASE_URL", server.url());
+    if json {
+        sh.stdout(std::io::stderr());
+    }
+    let status = ended(sh.spawn().context("cannot start sh")?, signals).await?;
+    let code = exit_code(status);
+    if json {
+        let mut about = about(server);
+        about["exec"] = command.into();
+        about["exit_code"] = code.into();
+        about["signal"] = status.signal().into();
+        print(&about.to_string())?;
+    }
+    Ok(code)
+}
+
+async fn ended(mut child: Child, signals: &mut Signals) -> std::io::Result<ExitStatus> {
     loop {
         tokio::select! {
-            status = child.wait() => return Ok(exit_code(status?)),
+            status = child.wait() => return status,
             stop = signals.next() => pass_on(stop, &child),
         }
     }

@@ -178,7 +178,7 @@ fn status_text(job: &JobInfo) -> String {
     }
 }
 
-/// The failed attempts as a table, under a free line.
+/// The failed attempts as a table, under a free line; then what the last program said.
 pub fn print_attempts(attempts: &[AttemptError]) -> std::io::Result<()> {
     if attempts.is_empty() {
         return Ok(());
@@ -193,7 +193,22 @@ pub fn print_attempts(attempts: &[AttemptError]) -> std::io::Result<()> {
             output::start_of(&attempt.message, 80),
         ]
     };
-    output::table(&["ATTEMPT", "CAUSE", "FAILED AT", "WORKER", "MESSAGE"], attempts.iter().map(row).collect(), "")
+    output::table(&["ATTEMPT", "CAUSE", "FAILED AT", "WORKER", "MESSAGE"], attempts.iter().map(row).collect(), "")?;
+    print_last_words(attempts)
+}
+
+/// What the program of the last attempt that said anything wrote at its end.
+fn print_last_words(attempts: &[AttemptError]) -> std::io::Result<()> {
+    for (key, what) in [("stdout", "standard output"), ("stderr", "standard error")] {
+        let said = |attempt: &AttemptError| {
+            let details: serde_json::Value = attempt.details.as_ref()?.decode().ok()?;
+            Some((attempt.attempt, details.get(key)?.as_str()?.to_owned()))
+        };
+        if let Some((attempt, text)) = attempts.iter().rev().find_map(said) {
+            output::last_lines(&format!("the end of {what} in attempt {attempt}"), &text)?;
+        }
+    }
+    Ok(())
 }
 
 pub fn no_such_job(id: JobId) -> Failure {

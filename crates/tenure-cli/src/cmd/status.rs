@@ -129,13 +129,14 @@ fn horizon_json(horizon: &VacuumHorizon) -> Value {
     })
 }
 
-/// What waits for a worker that is not there: a program that is not deployed, or a misspelt kind.
+/// What waits for a worker that is not there: a program that is not deployed or cannot be run, or a misspelt kind.
 fn print_unhandled(unhandled: &[UnhandledKind], now: SystemTime) -> std::io::Result<()> {
     let row = |kind: &UnhandledKind| {
         let since = kind.oldest_due_at.map(|at| output::relative(at, now)).unwrap_or_default();
-        vec![kind.kind.clone(), kind.queue.clone(), kind.available.to_string(), since]
+        let why = kind.refused.as_deref().unwrap_or("no worker has a handler for it");
+        vec![kind.kind.clone(), kind.queue.clone(), kind.available.to_string(), since, output::start_of(why, 160)]
     };
-    output::table(&["NO WORKER FOR", "QUEUE", "AVAILABLE", "OLDEST"], unhandled.iter().map(row).collect(), "")
+    output::table(&["NO WORKER FOR", "QUEUE", "AVAILABLE", "OLDEST", "WHY"], unhandled.iter().map(row).collect(), "")
 }
 
 fn unhandled_json(kind: &UnhandledKind) -> Value {
@@ -144,6 +145,7 @@ fn unhandled_json(kind: &UnhandledKind) -> Value {
         "kind": kind.kind,
         "available": kind.available,
         "oldest_due_at": kind.oldest_due_at.map(output::instant),
+        "refused": kind.refused,
     })
 }
 

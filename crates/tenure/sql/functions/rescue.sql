@@ -2,7 +2,7 @@
 -- Dead needs two sightings. By the lock: it is free, and free again at least the worker's grace later; this counts only for workers that
 -- locked since the server started or last lost all connections at once. By time: the lease is over, and still over a third of the lease later.
 -- It stops after a fifth of a second, so that a run never takes longer than its caller waits: what is done is kept, the rest comes next.
--- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "more": whether to come again at once, "next_ms": when the next sighting is
+-- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "jobs": the first ten of them, to be named in a log, "more": whether to come again at once, "next_ms": when the next sighting is
 -- due, or null}. A run that stopped early and rescued nothing has no hurry: what it met cannot be rescued for now.
 -- Locks: worker rows of the suspects, skipping what others hold; for a dead worker its exclusive session lock until the end of the
 -- transaction, so that it cannot come back in the middle; its lease rows in the order of their ids, skipping what others hold (a
@@ -17,7 +17,9 @@ declare
   c_warnings constant integer := 10;     -- a turn; those that follow are alike
   v_end_at constant timestamptz := clock_timestamp() + c_time;
   v_dead integer;
+  c_named constant integer := 10;        -- in the answer; those that follow are counted
   v_jobs bigint := 0;
+  v_named json[] := '{}';
   v_leases integer := 0;
   v_failed integer := 0;
   v_from bigint;
@@ -27,13 +29,19 @@ begin
   v_dead := tenure.declare_dead();
   v_from := (select d.place from tenure.duty d where d.name = 'rescue');
   for v_lease in
-    select l.id from tenure.worker w join tenure.lease l on l.worker_id = w.id
+    select l.id, l.kind, l.attempt, l.blocks, l.strip, w.id as worker_id, w.name as worker from tenure.worker w join tenure.lease l on l.worker_id = w.id
     where w.dead_at is not null and l.id > v_from
     order by l.id limit p_limit for update of l skip locked
   loop
     v_leases := v_leases + 1;
     begin
       v_jobs := v_jobs + tenure.rescue_lease(v_lease.id);
+      if cardinality(v_named) < c_named then
+        v_named := v_named || array(
+          select json_build_object('job', n.job_id, 'kind', v_lease.kind, 'attempt', v_lease.attempt, 'worker', v_lease.worker, 'worker_id', v_lease.worker_id,
+                                   'dead', exists (select from tenure.dead_letter d where d.job_id = n.job_id))
+          from tenure.jobs_in(v_lease.blocks, v_lease.strip) n order by n.job_id limit c_named - cardinality(v_named));
+      end if;
     exception when others then
       -- One bad row is one bad row: it is named, and tried again when all others had their turn.
       v_failed := v_failed + 1;
@@ -54,7 +62,7 @@ begin
                            order by x.id for update skip locked));
   -- Last, since it locks the rows of workers that may be on their way back.
   perform tenure.sight_workers();
-  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'more', v_more and v_jobs > 0,
+  return json_build_object('dead', v_dead, 'rescued', v_jobs, 'jobs', to_json(v_named), 'more', v_more and v_jobs > 0,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
     'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
                 from tenure.worker w where w.suspected_at is not null and w.dead_at is null));

@@ -3,7 +3,7 @@
 -- inbox, partitions. The net's duties and retain are only named: the caller runs each in a transaction of its own.
 -- A turn that ended no job is not waited for until it is on disk: after a crash the next one does the same again.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
--- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "net": [duties to pass to net, one by one],
+-- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "rescued_jobs": some of them as rescue names them, "net": [duties to pass to net, one by one],
 -- "retain": whether retain is due, "horizon": whether somebody should look at vacuum_horizon and warn, once a minute}. Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the
 -- duties. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as a suspect may be on its
 -- way back, and its row is then locked to the end of the transaction only.
@@ -78,6 +78,7 @@ begin
   end if;
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
+                           'rescued_jobs', v_rescue -> 'jobs',
                            'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions') else '[]' end,
                            'horizon', v_horizon,
                            'retain', exists (select from tenure.duty d where d.name = 'retain' and d.next_at <= clock_timestamp()));

@@ -1,13 +1,15 @@
 -- unhandled_kinds: jobs that could run now, of kinds that no living worker of their queue has a handler for: they wait for ever unless one comes.
--- Returns a row per queue and kind: how many wait, and since when the oldest could have run. Reads only. A queue that is paused, or
--- whose workers are all away, is among them as far as nobody handles the kind.
-create or replace function tenure.unhandled_kinds() returns table (queue text, kind text, available bigint, oldest_due_at timestamptz)
+-- Returns a row per queue and kind: how many wait, since when the oldest could have run, and, when a living worker of the queue has a handler
+-- that turned out not to run, which one and why. Reads only. A queue that is paused, or whose workers are all away, is among them as far as
+-- nobody handles the kind.
+create or replace function tenure.unhandled_kinds() returns table (queue text, kind text, available bigint, oldest_due_at timestamptz, refused text)
 language sql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
   with waiting as materialized (
     select r.queue, r.kind, sum(bit_count(r.mask))::bigint as available, min(r.block) as first_block
     from tenure.ready r group by r.queue, r.kind)
   select w.queue, w.kind, w.available,
-         (select min(coalesce(j.run_at, j.created_at)) from tenure.job j where j.id >= w.first_block * 128 and j.id < w.first_block * 128 + 128)
+         (select min(coalesce(j.run_at, j.created_at)) from tenure.job j where j.id >= w.first_block * 128 and j.id < w.first_block * 128 + 128),
+         tenure.refused_text(w.queue, w.kind)
   from waiting w
   where not exists (
     select from tenure.worker k

@@ -40,7 +40,8 @@ begin
     return;
   end if;
   if not exists (select from tenure.worker w where w.dead_at is null and not exists (select from tenure.worker_drain d where d.worker_id = w.id) and v_job.queue = any(w.queues) and v_job.kind = any(w.kinds)) then
-    return query select 'no_worker', format('no worker takes jobs of the kind %s from the queue %s', v_job.kind, v_job.queue);
+    return query select 'no_worker', format('no worker takes jobs of the kind %s from the queue %s', v_job.kind, v_job.queue)
+                                     || coalesce(': ' || tenure.refused_text(v_job.queue, v_job.kind), '');
   elsif v_job.status <> 'available' then
     return query select 'being_moved', 'it is due, and becomes available at the next turn of maintenance';
   elsif v_job.lane = -1 then

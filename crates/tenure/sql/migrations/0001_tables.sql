@@ -114,6 +114,7 @@ create table tenure.worker (
   suspected_by "char" constraint worker_suspicion_is_lock_or_time check (suspected_by in ('l', 't')),
   dead_at      timestamptz,          -- second sighting: its leases are being given away; nothing brings it back
   overrun_jobs bigint[] not null default '{}', -- its jobs that should have ended and have not: told by the worker
+  refused_kinds jsonb not null default '{}', -- kinds that it registered for and cannot run, each with the reason: told by the worker
   left_at      timestamptz           -- it has stopped in order, but for overrun_jobs: they go back when its process ends, at no cost of theirs
 ) with (fillfactor = 50);
 

@@ -7,7 +7,7 @@ use super::jobs::column;
 use crate::Error;
 use crate::store::jobs::UNHANDLED_KINDS;
 
-/// A kind of which jobs wait, and that no living worker of the queue has a handler for.
+/// A kind of which jobs wait, and that no living worker of the queue can run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct UnhandledKind {
@@ -19,11 +19,14 @@ pub struct UnhandledKind {
     pub available: i64,
     /// Since when the oldest could have run.
     pub oldest_due_at: Option<SystemTime>,
+    /// Which living worker of the queue has a handler that cannot run, and why: `worker 3 (web-1) refuses it: …`; none: no
+    /// worker knows the kind.
+    pub refused: Option<String>,
 }
 
 impl Client {
     /// The kinds that wait and that no worker handles, by queue and name: a program that is not deployed yet, or not any
-    /// more, or a name with a typing error. Their jobs stay unharmed until a worker comes that knows them.
+    /// more, a name with a typing error, or one whose handler [cannot run](crate::Context::refuse_kind). Their jobs stay unharmed until a worker comes that knows them.
     ///
     /// # Errors
     /// Those of the database.
@@ -36,6 +39,7 @@ impl Client {
                 kind: column(row, 1)?,
                 available: column(row, 2)?,
                 oldest_due_at: column(row, 3)?,
+                refused: column(row, 4)?,
             })
         };
         rows.iter().map(read).collect()

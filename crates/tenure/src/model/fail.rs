@@ -246,7 +246,8 @@ impl Fail {
         self.cause
     }
 
-    /// Why the attempt ended, in a sentence; at most 16 KiB, without NUL.
+    /// Why the attempt ended, in a sentence: the error, and the first line of each error under it that the text does not contain
+    /// yet (`db error: ERROR: relation "x" does not exist`); at most 16 KiB, without NUL.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -275,13 +276,28 @@ impl Fail {
         Fail {
             verdict,
             cause: Cause::Error,
-            message: storable(&reason.to_string(), ERROR_TEXT_BYTES_MAX).into_owned(),
+            message: storable(&with_sources(reason.to_string(), &chain), ERROR_TEXT_BYTES_MAX).into_owned(),
             chain,
             location: Some(location),
             details: Map::new(),
             spread: false,
         }
     }
+}
+
+/// "outer: inner: innermost": many errors say only with their sources what happened ("db error"). Some say that of their sources
+/// themselves; it is not said twice. Of a source it is the first line: what follows (the DETAIL of a database's error, say) often
+/// quotes values, by which failures of one cause would look like many. The chain keeps all of it.
+fn with_sources(mut text: String, chain: &[String]) -> String {
+    for source in chain {
+        let line = source.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        if text.trim().is_empty() {
+            text = line.to_owned();
+        } else if !text.contains(line) {
+            text = format!("{}: {line}", text.trim_end().trim_end_matches(':'));
+        }
+    }
+    text
 }
 
 impl<E: StdError + Send + Sync + 'static> From<E> for Fail {
@@ -313,10 +329,30 @@ mod tests {
             Err(crate::Error::bad_input("outer", "x").with_source("inner"))?
         }
         let fail = handler().unwrap_err();
-        assert_eq!((fail.verdict(), fail.cause_kind(), fail.message()), (Verdict::Retry, Cause::Error, "outer (x)"));
+        assert_eq!(
+            (fail.verdict(), fail.cause_kind(), fail.message()),
+            (Verdict::Retry, Cause::Error, "outer (x): inner")
+        );
         let details = fail.details();
         assert_eq!(details["chain"], json!(["inner"]));
         assert!(details["location"].as_str().unwrap().contains("fail.rs:"), "{details}");
+    }
+
+    #[test]
+    fn the_message_names_what_is_under_an_error_once_and_without_the_details() {
+        let check = |text: &str, chain: &[&str], expected: &str| {
+            let chain: Vec<String> = chain.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!(with_sources(text.to_owned(), &chain), expected);
+        };
+        check("alone", &[], "alone");
+        check("", &["inner"], "inner");
+        check("db error", &["ERROR: a key exists\nDETAIL: Key (id)=(7) exists."], "db error: ERROR: a key exists");
+        check("outer", &["middle", "inner"], "outer: middle: inner");
+        check("outer: inner", &["inner"], "outer: inner");
+        check("outer", &["middle: inner", "inner"], "outer: middle: inner");
+        check("outer:\n", &["", "\n inner\n"], "outer: inner");
+        let deep = Fail::retry(crate::Error::bad_input("x".repeat(20_000), "y").with_source("inner"));
+        assert!(deep.message().len() <= ERROR_TEXT_BYTES_MAX);
     }
 
     #[test]

@@ -155,7 +155,7 @@ pub(crate) const QUEUES: Statement = Statement {
 
 pub(crate) const UNHANDLED_KINDS: Statement = Statement {
     name: "list the kinds that no worker handles",
-    sql: "select k.queue, k.kind, k.available, k.oldest_due_at from tenure.unhandled_kinds() k order by k.queue, k.kind",
+    sql: "select k.queue, k.kind, k.available, k.oldest_due_at, k.refused from tenure.unhandled_kinds() k order by k.queue, k.kind",
     params: &[],
 };
 

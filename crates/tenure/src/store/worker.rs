@@ -41,6 +41,11 @@ static NOTE_OVERRUNS: Statement = Statement {
     sql: "select tenure.note_overruns($1, $2::text::uuid, $3, $4)",
     params: &[Type::INT8, Type::TEXT, Type::INT8_ARRAY, Type::BOOL],
 };
+static REFUSE_KINDS: Statement = Statement {
+    name: "refuse_kinds",
+    sql: "select tenure.refuse_kinds($1, $2::text::uuid, $3, $4)",
+    params: &[Type::INT8, Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY],
+};
 static LEAVE: Statement = Statement {
     name: "leave_worker",
     sql: "select tenure.leave_worker($1, $2::text::uuid)",
@@ -77,7 +82,7 @@ static PROGRESS: Statement = Statement {
 
 #[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] =
-    &[&REGISTER, &ATTACH, &HEARTBEAT, &NOTE_OVERRUNS, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
+    &[&REGISTER, &ATTACH, &HEARTBEAT, &NOTE_OVERRUNS, &REFUSE_KINDS, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
 
 /// One registration of a worker: the number and the secret that every later verb shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,6 +191,8 @@ pub(crate) struct Ticked {
     pub(crate) ran: bool,
     pub(crate) next_ms: Option<i64>,
     pub(crate) rescued: i64,
+    /// Some of the rescued, to be named.
+    pub(crate) rescued_jobs: Option<Vec<RescuedJob>>,
     pub(crate) promoted: i64,
     /// Duties to be run one by one, each by a [`Session::net`] of its own.
     pub(crate) net: Vec<String>,
@@ -193,6 +200,19 @@ pub(crate) struct Ticked {
     pub(crate) retain: bool,
     /// Somebody should look who holds back vacuum: call [`Session::vacuum_horizon`].
     pub(crate) horizon: bool,
+}
+
+/// A job whose worker was lost.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RescuedJob {
+    pub(crate) job: i64,
+    pub(crate) kind: String,
+    /// The attempt that was lost.
+    pub(crate) attempt: i16,
+    pub(crate) worker: String,
+    pub(crate) worker_id: i64,
+    /// It is in the dead letters now; otherwise it runs again, or was cancelled.
+    pub(crate) dead: bool,
 }
 
 /// The answer to [`Session::retain`].
@@ -248,6 +268,16 @@ impl Session {
     /// Tells which jobs of this worker should have ended and have not; all of them. `left`: it has stopped but for these.
     pub(crate) async fn note_overruns(&self, me: &Registration, jobs: &[i64], left: bool) -> Result<(), StoreError> {
         self.query_opt(&NOTE_OVERRUNS, &[&me.worker, &me.token, &jobs, &left]).await.map(drop)
+    }
+
+    /// Tells which kinds this worker cannot run although it has a handler, all of them, each with its reason.
+    pub(crate) async fn refuse_kinds(
+        &self,
+        me: &Registration,
+        kinds: &[&str],
+        reasons: &[&str],
+    ) -> Result<(), StoreError> {
+        self.query_opt(&REFUSE_KINDS, &[&me.worker, &me.token, &kinds, &reasons]).await.map(drop)
     }
 
     /// The last act of a clean stop. False: leases are left, the row stays until they are rescued.

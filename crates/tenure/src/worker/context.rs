@@ -186,7 +186,7 @@ impl Context {
     /// Stores how far the job is, for people to see. At most 64 KiB of JSON; the newest value replaces the one before.
     ///
     /// # Errors
-    /// `LeaseLost`: the job is not this worker's any more. `BadInput`: the value cannot be stored. Otherwise as every
+    /// `LeaseLost`: the job is not this worker's any more, or has ended in a transaction of the handler's own. `BadInput`: the value cannot be stored. Otherwise as every
     /// call to the database; a handler may well ignore it.
     pub async fn progress(&self, value: &(impl Serialize + Sync + ?Sized)) -> Result<(), Error> {
         let value = RawJson::of(value)?;
@@ -239,14 +239,18 @@ impl Context {
     }
 
     fn lease_lost(&self) -> Error {
-        let text =
-            format!("the lease {} on job {} is lost: the job belongs to others now", self.fence(), self.run.job());
+        let text = format!(
+            "the lease {} on job {} is lost: the job has ended, or belongs to others now",
+            self.fence(),
+            self.run.job()
+        );
         Error::new(ErrorCode::LeaseLost, text)
     }
 
     /// This process cannot run jobs of this kind (its program is missing, for example): the job goes back without using
     /// an attempt, whatever the handler returns, and this worker claims no more of the kind until it is started again.
-    /// When no kind is left the worker stops.
+    /// When no kind is left the worker stops. Meanwhile jobs that wait for the kind say so, with this reason
+    /// ([`Client::waits_for`], [`Client::unhandled_kinds`]).
     pub fn refuse_kind(&self, why: &str) {
         self.run.refused.store(true, Ordering::Relaxed);
         self.run.engine.refuse_kind(self.run.kind, why);

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 
 use super::builder::Settings;
 use super::context::StopReason;
+use super::failure_log::FailureLog;
 use super::flush::Outbox;
 use super::kinds::Kind;
 use super::lease::{Held, Job, Running};
@@ -85,6 +86,7 @@ pub(super) struct Engine {
     pub(super) running: Running,
     pub(super) held: Held,
     pub(super) stats: Counters,
+    pub(super) failure_log: FailureLog,
     /// A slot is free, or little is left to start.
     pub(super) room: Notify,
     /// There may be something to claim.
@@ -93,6 +95,8 @@ pub(super) struct Engine {
     pub(super) tick_wanted: Notify,
     /// Look again which handlers overrun.
     pub(super) overruns_changed: Notify,
+    /// Tell the database which kinds are refused.
+    pub(super) kinds_changed: Notify,
     /// The worker has stopped, but for handlers that do not.
     pub(super) left: AtomicBool,
     /// The database was told so.
@@ -121,10 +125,12 @@ impl Engine {
             running: Running::default(),
             held: Held::default(),
             stats: Counters::default(),
+            failure_log: FailureLog::default(),
             room: Notify::new(),
             woken: Notify::new(),
             tick_wanted: Notify::new(),
             overruns_changed: Notify::new(),
+            kinds_changed: Notify::new(),
             left: AtomicBool::new(false),
             left_noted: Notify::new(),
             phase: watch::Sender::new(Phase::Working),
@@ -354,9 +360,10 @@ impl Engine {
 
     /// This process cannot run a kind: no more of it is claimed, and with no kind left the worker stops.
     pub(super) fn refuse_kind(&self, kind: usize, why: &str) {
-        if self.kinds[kind].refused.swap(true, Relaxed) {
+        if !self.kinds[kind].refuse(why) {
             return;
         }
+        self.kinds_changed.notify_one();
         tracing::error!(kind = self.kinds[kind].name, why, "this worker claims no more jobs of this kind");
         if self.kinds.iter().all(|kind| kind.refused.load(Relaxed)) {
             self.wish_stop(StopWish::Graceful);

@@ -189,6 +189,15 @@ async fn fail(engine: &Engine, attached: &Attached, group: &Group) -> Result<Vec
 
 fn note_failed(engine: &Engine, report: &Report, status: FailStatus) {
     let stats = &engine.stats;
+    match (report.failure(), status) {
+        (Some(failure), FailStatus::Dead) => engine.failure_log.dead(engine, report, failure),
+        (Some(failure), FailStatus::Retrying) => engine.failure_log.retried(engine, report, failure),
+        (
+            Some(_),
+            FailStatus::Snoozed | FailStatus::Released | FailStatus::Cancelled | FailStatus::Already | FailStatus::Lost,
+        )
+        | (None, _) => {}
+    }
     match (&report.ending, status) {
         (Ending::CompletedItself(_), FailStatus::Already) => stats.completed.one(),
         (_, FailStatus::Retrying) => stats.failed.one(),
@@ -212,7 +221,7 @@ fn lost(engine: &Engine, reports: &[Report]) {
             Ending::Released | Ending::GivenUp(_) => {}
             Ending::Completed(_) | Ending::CompletedItself(_) | Ending::Failed(_) => {
                 engine.stats.lease_lost.one();
-                tracing::warn!(job = %report.job, lease = report.lease.id, "lease lost: the end of this run was refused");
+                engine.failure_log.lost(report);
             }
         }
     }

@@ -60,6 +60,7 @@ pub(super) fn start(engine: Arc<Engine>) -> Result<Control, Error> {
                 watchdog.abort();
                 left
             });
+            engine.failure_log.sum_up_all();
             let _ = tell_ended.send(left);
         })
         .map_err(|error| Error::internal(format!("no thread for the heartbeat: {error}")))?;
@@ -198,6 +199,8 @@ struct Controlled<'a> {
     notifications: mpsc::Receiver<Notification>,
     /// What the database was told on this connection.
     overruns_told: Option<(Vec<i64>, bool)>,
+    /// So many refused kinds the database knows by this connection; the registration may be a new one.
+    refused_told: usize,
     /// When we were asked to do the next maintenance turn.
     tick_at: Option<Instant>,
     /// Duties that the last turn has left to be done, each for itself.
@@ -222,6 +225,7 @@ impl<'a> Controlled<'a> {
             registration,
             notifications,
             overruns_told: None,
+            refused_told: 0,
             tick_at: None,
             net: Vec::new(),
             horizon_wanted: false,
@@ -252,8 +256,9 @@ impl<'a> Controlled<'a> {
                 _ = standing.wait_for(|now| now.as_deref() != Some(&*registration)) => Err(Served::Gone),
                 () = self.engine.until_gone() => Err(Served::Left(self.leave().await)),
                 // Nothing that comes again and again may keep these two waiting: neither news, nor turns without end.
-                _ = overruns.tick() => { self.note_overruns().await; Ok(()) }
+                _ = overruns.tick() => { self.look_around().await; Ok(()) }
                 () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
+                () = self.engine.kinds_changed.notified() => { self.refuse_kinds().await; Ok(()) }
                 Some(notification) = self.notifications.recv() => {
                     if self.hear(notification.payload()) {
                         beat_at = Instant::now();
@@ -312,6 +317,13 @@ impl<'a> Controlled<'a> {
         false
     }
 
+    /// Once a second.
+    async fn look_around(&mut self) {
+        self.engine.failure_log.sum_up(Instant::now());
+        self.refuse_kinds().await;
+        self.note_overruns().await;
+    }
+
     /// Tells the database which of our jobs overrun, when that has changed.
     async fn note_overruns(&mut self) {
         let left = self.engine.left.load(Relaxed);
@@ -330,6 +342,19 @@ impl<'a> Controlled<'a> {
         }
     }
 
+    /// Tells the database which kinds this process cannot run, when there are more of them.
+    async fn refuse_kinds(&mut self) {
+        let refused = self.engine.kinds.iter().filter_map(|kind| Some((kind.name.as_str(), kind.refused_why()?)));
+        let (kinds, reasons): (Vec<_>, Vec<_>) = refused.unzip();
+        if kinds.len() == self.refused_told {
+            return;
+        }
+        match self.session.refuse_kinds(&self.registration, &kinds, &reasons).await {
+            Ok(()) => self.refused_told = kinds.len(),
+            Err(error) => tracing::warn!(%error, "refused kinds could not be noted"),
+        }
+    }
+
     /// A maintenance turn.
     async fn tick(&mut self) {
         self.tick_at = None;
@@ -338,6 +363,7 @@ impl<'a> Controlled<'a> {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();
                 self.engine.stats.rescued.add(count(ticked.rescued));
+                self.engine.failure_log.rescued(count(ticked.rescued), &ticked.rescued_jobs.unwrap_or_default());
                 self.engine.stats.promoted.add(count(ticked.promoted));
                 if ticked.rescued + ticked.promoted > 0 {
                     self.engine.woken.notify_one();

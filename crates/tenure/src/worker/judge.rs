@@ -153,6 +153,9 @@ fn failed(run: &JobRun, fail: &Fail) -> Ending {
 
 fn failure(run: &JobRun, fail: &Fail) -> Box<Failure> {
     Box::new(Failure {
+        kind: run.kind,
+        attempt: run.attempt,
+        max_attempts: run.max_attempts,
         verdict: fail.verdict().as_str(),
         next: next_run(run, fail),
         cause: fail.cause_kind().as_str(),
@@ -165,19 +168,19 @@ fn failure(run: &JobRun, fail: &Fail) -> Box<Failure> {
 fn next_run(run: &JobRun, fail: &Fail) -> NextRun {
     let verdict = fail.verdict();
     let spread = if fail.is_spread() { SPREAD * fastrand::f64() } else { 0.0 };
-    let by_policy = || policy_of(run).filter(|_| verdict == Verdict::Retry).map(|policy| delay_by(run, policy));
+    let by_policy = || (verdict == Verdict::Retry).then(|| delay_by(run));
     let asked = verdict.delay().map(|delay| delay.saturating_add(delay.mul_f64(spread)));
     let delay = asked.or_else(by_policy);
     NextRun { delay_ms: delay.map(millis), run_at_us: verdict.run_at().map(micros), spread }
 }
 
-fn policy_of(run: &JobRun) -> Option<&RetryPolicy> {
-    run.engine.kinds[run.kind].options.retry.as_ref()
-}
-
-/// The user's own function may panic; its job is tried again all the same.
-fn delay_by(run: &JobRun, policy: &RetryPolicy) -> Duration {
+/// The user's own function may panic; its job is tried again all the same. Without a policy it is the default one, decided here as
+/// well: what is logged is what happens.
+fn delay_by(run: &JobRun) -> Duration {
     let chance = fastrand::f64();
+    let Some(policy) = &run.engine.kinds[run.kind].options.retry else {
+        return RetryPolicy::default().delay(run.attempt, chance);
+    };
     caught(|| policy.delay(run.attempt, chance)).unwrap_or_else(|panic| {
         let kind = &run.engine.kinds[run.kind].name;
         tracing::error!(kind, panic = panic.message, "the retry policy panicked; the default one is used");

@@ -4,7 +4,7 @@ use std::any::type_name;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use super::context::Context;
 use super::pace::Pace;
 use super::result::stored_form;
-use crate::model::limits::TIMEOUT_DEFAULT;
-use crate::model::{Cause, Fail, RawJson, RetryPolicy};
+use crate::model::limits::{ERROR_TEXT_BYTES_MAX, TIMEOUT_DEFAULT};
+use crate::model::{Cause, Fail, RawJson, RetryPolicy, storable};
 
 /// How jobs of one kind are run.
 #[derive(Clone, Debug)]
@@ -96,6 +96,8 @@ pub(super) struct Kind {
     pub(super) single_attempt: AtomicBool,
     /// This process cannot run it.
     pub(super) refused: AtomicBool,
+    /// Set before it is refused.
+    refused_why: OnceLock<String>,
 }
 
 impl Kind {
@@ -109,6 +111,7 @@ impl Kind {
             completes_itself: AtomicBool::new(false),
             single_attempt: AtomicBool::new(false),
             refused: AtomicBool::new(false),
+            refused_why: OnceLock::new(),
         }
     }
 
@@ -127,6 +130,17 @@ impl Kind {
 
     pub(super) fn is_refused(&self) -> bool {
         self.refused.load(Relaxed)
+    }
+
+    /// False: it was refused before.
+    pub(super) fn refuse(&self, why: &str) -> bool {
+        let _ = self.refused_why.set(storable(why, ERROR_TEXT_BYTES_MAX).into_owned());
+        !self.refused.swap(true, Relaxed)
+    }
+
+    /// Why this process cannot run it; none: it can.
+    pub(super) fn refused_why(&self) -> Option<&str> {
+        self.refused_why.get().map(String::as_str)
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {

@@ -12,6 +12,7 @@ mod claim;
 mod context;
 mod cursors;
 mod engine;
+mod failure_log;
 mod flush;
 mod groups;
 mod heartbeat;

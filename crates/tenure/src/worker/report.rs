@@ -39,6 +39,10 @@ impl Ending {
 /// What is written of a failed attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
+    /// Which kind of this worker's, and how many of its attempts are used; for the log.
+    pub(super) kind: usize,
+    pub(super) attempt: u16,
+    pub(super) max_attempts: u16,
     pub(super) verdict: &'static str,
     pub(super) next: NextRun,
     pub(super) cause: &'static str,
@@ -70,6 +74,9 @@ impl Report {
     /// Cancelled before its handler started.
     pub(super) fn cancelled(job: &Job) -> Report {
         let failure = Failure {
+            kind: job.kind,
+            attempt: u16::try_from(job.attempt).unwrap_or_default(),
+            max_attempts: u16::try_from(job.max_attempts).unwrap_or_default(),
             verdict: Verdict::Cancelled.as_str(),
             next: NextRun::default(),
             cause: Cause::Cancelled.as_str(),
@@ -94,6 +101,14 @@ impl Report {
         }
     }
 
+    /// Why it did not complete, if it is known not to have.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        match &self.ending {
+            Ending::Failed(failure) | Ending::GivenUp(failure) | Ending::CompletedItself(failure) => Some(failure),
+            Ending::Completed(_) | Ending::Released => None,
+        }
+    }
+
     /// The result that is stored with the job.
     pub(super) fn result(&self) -> Option<(JobId, &RawJson)> {
         match &self.ending {
@@ -111,12 +126,7 @@ impl Report {
     }
 
     pub(super) fn failure_row(&self) -> FailureRow {
-        let failure = match &self.ending {
-            Ending::Failed(failure) | Ending::GivenUp(failure) | Ending::CompletedItself(failure) => {
-                (**failure).clone()
-            }
-            Ending::Completed(_) | Ending::Released => unreachable!("only failures are written by fail"),
-        };
+        let failure = self.failure().expect("only failures are written by fail").clone();
         FailureRow {
             lease: self.lease.id,
             job: self.job.get(),
@@ -182,7 +192,9 @@ pub(super) mod tests {
 
     pub(crate) fn a_failure() -> Box<Failure> {
         let details = Value::Null;
-        Box::new(Failure { verdict: "retry", next: NextRun::default(), cause: "error", message: "m".into(), details })
+        let (kind, attempt, max_attempts, next) = (0, 1, 5, NextRun::default());
+        let message = "m".into();
+        Box::new(Failure { kind, attempt, max_attempts, verdict: "retry", next, cause: "error", message, details })
     }
 
     pub(crate) fn failure() -> Ending {

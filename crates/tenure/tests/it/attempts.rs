@@ -437,3 +437,46 @@ async fn when_the_lease_is_lost_a_blocked_thread_keeps_its_slot_and_its_end_is_r
     })
     .await;
 }
+
+/// Of an error of the database the message says what it was, and failures of one cause stay one group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_is_recorded_with_what_is_under_it_and_grouped_by_it() {
+    with_database(async |db| {
+        let (client, sql) = (db.client().await, Arc::new(db.sql().await));
+        sql.batch_execute("create table seen (n text primary key); insert into seen values ('u1'), ('v2')")
+            .await
+            .unwrap();
+        let inner = sql.clone();
+        let options = KindOptions::new();
+        let handler = move |_: Context, step: Step| {
+            let sql = inner.clone();
+            async move {
+                match step.n {
+                    1 => sql.execute("insert into seen values ('u1')", &[]).await?,
+                    2 => sql.execute("insert into seen values ('v2')", &[]).await?,
+                    _ => sql.execute("select 1 from missing", &[]).await?,
+                };
+                Ok::<_, Fail>(())
+            }
+        };
+        let worker = worker(db).handle_with(options, handler).start().await.unwrap();
+        let mut ids = Vec::new();
+        for n in 1..=3 {
+            ids.push(client.enqueue(step(n).max_attempts(1)).await.unwrap());
+        }
+        let mut letters = Vec::new();
+        for id in &ids {
+            until_status(&client, *id, State::Dead).await;
+            letters.push(client.dead_letter(*id).await.unwrap().expect("a dead letter"));
+        }
+        assert_eq!(letters[0].message, "db error: ERROR: duplicate key value violates unique constraint \"seen_pkey\"");
+        assert_eq!(letters[2].message, "db error: ERROR: relation \"missing\" does not exist");
+        assert_eq!(job(&client, ids[2]).await.last_error.as_ref(), Some(&letters[2].message));
+        assert_eq!(letters[0].fingerprint, letters[1].fingerprint, "they differ in a value only");
+        assert_ne!(letters[0].fingerprint, letters[2].fingerprint);
+        let chain = details(&only_error(&client, ids[0]).await)["chain"].to_string();
+        assert!(chain.contains("DETAIL") && chain.contains("u1"), "{chain}");
+        drop(worker);
+    })
+    .await;
+}

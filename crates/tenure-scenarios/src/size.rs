@@ -152,6 +152,8 @@ pub const RESCUE_RACES: Sized<usize> = sized(4, 50);
 pub const LONG_SNAPSHOT_JOBS: Sized<usize> = sized(20_000, 1_200_000);
 /// How long each of three readers that take turns keeps its snapshot.
 pub const READER: Sized<Duration> = seconds(2, 40);
+/// After so many rounds of 100 jobs the oldest gives its turn away in any case, however quick the machine is.
+pub const READER_LOOKS: Sized<usize> = sized(20, usize::MAX);
 /// From what age on somebody else's open snapshot is warned of; `full`: the usual minute.
 pub const SNAPSHOT_OLD: Sized<Duration> = seconds(2, 60);
 /// How long the log is watched for further warnings.

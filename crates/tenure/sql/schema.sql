@@ -50,12 +50,13 @@ table dead_letter
   CREATE INDEX dead_letter_died ON tenure.dead_letter USING btree (died_at, job_id)
   CREATE INDEX dead_letter_fingerprint ON tenure.dead_letter USING btree (fingerprint, died_at)
   CREATE INDEX dead_letter_queue ON tenure.dead_letter USING btree (queue, died_at, job_id)
-table duty with (fillfactor=50)
+table duty
   name text not null
   next_at timestamp with time zone not null
   place bigint not null default 0
-  few boolean not null default false
+  few_workers boolean not null default false
   duty_pkey PRIMARY KEY (name)
+  CREATE INDEX duty_newest ON tenure.duty USING btree (name, next_at DESC)
 table held
   block bigint not null
   id bigint not null
@@ -71,7 +72,7 @@ table held
   held_has_jobs CHECK ((bit_count(mask) > 0))
   held_pkey PRIMARY KEY (block, id)
   held_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
-table inbox
+unlogged table inbox
   txid xid8 not null default pg_current_xact_id()
   n bigint not null identity
   kind text not null
@@ -82,6 +83,12 @@ table inbox
   max_attempts smallint not null default 5
   timeout_ms bigint
   inbox_pkey PRIMARY KEY (txid, n)
+  CREATE TRIGGER inbox_is_noted AFTER INSERT ON tenure.inbox FOR EACH STATEMENT EXECUTE FUNCTION tenure.note_inbox()
+unlogged table inbox_open
+  txid xid8 not null
+  inbox_open_is_taken TRIGGER DEFERRABLE INITIALLY DEFERRED
+  inbox_open_pkey PRIMARY KEY (txid)
+  CREATE CONSTRAINT TRIGGER inbox_open_is_taken AFTER INSERT ON tenure.inbox_open DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION tenure.commit_inbox()
 table job partition by RANGE (id)
   id bigint not null
   queue text not null
@@ -224,10 +231,11 @@ table setting
   setting_pkey PRIMARY KEY (name)
 table sleeper
   queue text not null
+  minute bigint not null
   worker_id bigint not null
-  sleeper_pkey PRIMARY KEY (queue, worker_id)
+  sleeper_pkey PRIMARY KEY (queue, minute, worker_id)
   sleeper_worker_id_fkey FOREIGN KEY (worker_id) REFERENCES tenure.worker(id) ON DELETE CASCADE
-  CREATE INDEX sleeper_worker ON tenure.sleeper USING btree (worker_id)
+  CREATE INDEX sleeper_worker ON tenure.sleeper USING btree (worker_id, minute)
 table snooze
   job_id bigint not null
   snoozes bigint not null
@@ -254,6 +262,7 @@ table worker with (fillfactor=50)
   suspected_by "char"
   dead_at timestamp with time zone
   overrun_jobs bigint[] not null default '{}'::bigint[]
+  refused_kinds jsonb not null default '{}'::jsonb
   left_at timestamp with time zone
   worker_grace_is_within_the_lease CHECK (((grace_ms >= 100) AND (grace_ms <= lease_ms)))
   worker_lease_is_2_s_to_1_h CHECK (((lease_ms >= 2000) AND (lease_ms <= 3600000)))
@@ -274,7 +283,8 @@ function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
 function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT busy bigint, OUT place text, OUT after text[]) returns record
 function cancel_settled(p_job bigint) returns text
-function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes smallint[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, idempotency_key text, payload json)
+function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes integer[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, idempotency_key text, payload json)
+function commit_inbox() returns trigger
 function complete(p_job bigint, p_fence bigint, p_result json DEFAULT NULL::json) returns void
 function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[], p_result_jobs bigint[], p_results json[]) returns TABLE(lease_id bigint, strip bit varying)
 function count_jobs(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone) returns TABLE(status text, jobs bigint)
@@ -282,9 +292,9 @@ function discard(p_job bigint) returns boolean
 function drain_worker(p_worker bigint, p_on boolean DEFAULT true) returns boolean
 function end_of(p_job bigint) returns TABLE(status text, result json, cause text, message text, replaced_by bigint)
 function ended_by(p_leases bigint[], p_jobs bigint[]) returns TABLE(lease_id bigint, job_id bigint, status text)
-function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts smallint DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
+function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
 function enqueue_inbox() returns SETOF bigint
-function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts smallint DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
+function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
 function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_id bigint, status text)
 function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
 function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms bigint, dead_ms bigint)
@@ -293,6 +303,7 @@ function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint,
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
 function line_of(p_job bigint) returns TABLE(job_id bigint, status text, cause text, created_at timestamp with time zone, ended_at timestamp with time zone)
 function net(p_duty text) returns void
+function note_inbox() returns trigger
 function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left boolean) returns boolean
 function partitions() returns integer
 function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
@@ -301,6 +312,7 @@ function pick_jobs(p_status text, p_queue text, p_kind text, p_before bigint, p_
 function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
 function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
 function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
+function refuse_kinds(p_worker bigint, p_token uuid, p_kinds text[], p_reasons text[]) returns boolean
 function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean, p_former bigint DEFAULT NULL::bigint) returns TABLE(worker_id bigint, token uuid)
 function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[]) returns TABLE(lease_id bigint, strip bit varying)
 function requeue(p_job bigint, p_payload json DEFAULT NULL::json, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint
@@ -310,10 +322,11 @@ function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boole
 function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
+function set_setting(p_name text, p_value bigint) returns void
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
-function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone)
+function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone, refused text)
 function vacuum_horizon() returns json
 function waits_for(p_job bigint) returns TABLE(reason text, explained text)
 function wake(p_worker bigint, p_token uuid) returns void
@@ -334,11 +347,13 @@ function cancel_leased(p_queue text, p_kind text, p_before timestamp with time z
 function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_rows_max() returns integer
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
-function check_job(p_kind text, p_queue text, p_priority smallint, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts smallint, p_timeout_ms bigint) returns void
+function check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
 function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
 function chosen_jobs(p_block bigint, p_mask bit, p_before timestamp with time zone, OUT jobs bigint[], OUT mask bit) returns record
+function complete(p_job bigint, p_fence bigint, p_result jsonb) returns void
+function complete(p_job bigint, p_fence bigint, p_result text) returns void
 function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[]) returns bit varying
 function cut_text(p_text text) returns text
 function declare_dead() returns integer
@@ -349,6 +364,8 @@ function empty_range(r tenure.partition) returns tenure.partition
 function end_cancelled(p_jobs bigint[], p_attempt smallint) returns integer
 function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
 function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
+function enqueue(p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns bigint
+function enqueue(p_kind text, p_payload text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns bigint
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text
@@ -385,6 +402,7 @@ function look(r tenure.partition, p_limit integer, p_end_at timestamp with time 
 function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
+function minute() returns bigint
 function next_look(r tenure.partition) returns timestamp with time zone
 function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zone) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
@@ -394,26 +412,34 @@ function partition_name(p_table text, p_first bigint, p_end bigint) returns text
 function pause_readers() returns TABLE(virtualtransaction text, pid integer)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
+function progress(p_job bigint, p_fence bigint, p_progress jsonb) returns boolean
+function progress(p_job bigint, p_fence bigint, p_progress text) returns boolean
 function put_off(r tenure.partition, p_at timestamp with time zone) returns tenure.partition
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
 function refuse(p_state text, p_message text, p_hint text) returns void
+function refused_text(p_queue text, p_kind text) returns text
 function request_cancels(p_jobs bigint[], p_worker bigint, p_end_at timestamp with time zone) returns bigint[]
+function requeue(p_job bigint, p_payload jsonb, p_run_at timestamp with time zone) returns bigint
+function requeue(p_job bigint, p_payload text, p_run_at timestamp with time zone) returns bigint
 function rescue_lease(p_lease bigint) returns bigint
 function retain_dead(p_limit integer) returns bigint
 function retain_range(p_limit integer) returns TABLE(removed bigint, emptied integer)
 function second_sighting_at(w tenure.worker) returns timestamp with time zone
+function set_turn(p_duty text, p_next_at timestamp with time zone) returns boolean
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
 function storable(p_json json) returns json
 function sweep(r tenure.partition, p_end_at timestamp with time zone) returns tenure.partition
 function take_cancel_requests(p_jobs bigint[]) returns bigint[]
 function take_ends(p_jobs bigint[]) returns bigint[]
-function take_inbox(p_txid xid8, p_limit integer) returns TABLE(n bigint, job_id bigint)
+function take_inbox(p_txid xid8, p_limit integer) returns bigint[]
 function take_left_behind() returns bigint
+function take_turn(p_duty text, p_now timestamp with time zone, p_every interval) returns boolean
 function take_waiting(p_job bigint) returns smallint
 function tell(p_worker bigint, p_word text) returns void
 function thin(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
+function turn_at(p_duty text) returns timestamp with time zone
 function users_of(p_job text, p_outcome text) returns text[]
 function wake_next(p_queue text, p_worker bigint) returns void
 function wake_one(p_queue text) returns void

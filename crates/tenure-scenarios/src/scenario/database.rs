@@ -19,29 +19,33 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// leave an older one open.
 struct Readers {
     sessions: Vec<tokio_postgres::Client>,
-    /// How long each reads. None: to the end.
-    time: Option<Duration>,
-    /// When the oldest snapshot, that of the first session, is given up.
-    next: Instant,
+    /// When the oldest snapshot, that of the first session, is given up: after so long, and after so many looks at the
+    /// latest. None: at the end.
+    turn: Option<(Duration, usize)>,
+    since: (Instant, usize),
 }
 
 impl Readers {
     const BEGIN: &str = "begin isolation level repeatable read; select count(*) from tenure.ready";
 
-    async fn open(stage: &Stage, count: usize, time: Option<Duration>) -> Readers {
+    async fn open(stage: &Stage, count: usize, turn: Option<(Duration, usize)>) -> Readers {
         let mut sessions = Vec::new();
         for _ in 0..count {
             let session = stage.db.sql().await;
             session.batch_execute(Readers::BEGIN).await.expect("a snapshot");
             sessions.push(session);
         }
-        Readers { sessions, time, next: Instant::now() + time.unwrap_or_default() / count as u32 }
+        Readers { sessions, turn, since: (Instant::now(), 0) }
     }
 
     /// Whose time is over ends, and reads anew; how many did.
     async fn take_turns(&mut self) -> usize {
-        let Some(time) = self.time.filter(|_| Instant::now() >= self.next) else { return 0 };
-        self.next += time / self.sessions.len() as u32;
+        let Some((time, looks)) = self.turn else { return 0 };
+        self.since.1 += 1;
+        if self.since.0.elapsed() < time && self.since.1 < looks {
+            return 0;
+        }
+        self.since = (Instant::now(), 0);
         self.sessions[0].batch_execute("commit").await.expect("commit");
         self.sessions[0].batch_execute(Readers::BEGIN).await.expect("a snapshot");
         self.sessions.rotate_left(1);
@@ -62,7 +66,9 @@ pub async fn old_snapshot(stage: &Stage) -> Vec<Measure> {
 
 /// Three readers take turns: at no time is there none, and the oldest snapshot is never young.
 pub async fn staggered_snapshots(stage: &Stage) -> Vec<Measure> {
-    let readers = Readers::open(stage, 3, Some(size::READER.at(stage.size))).await;
+    // Each of three reads for three turns.
+    let turn = (size::READER.at(stage.size) / 3, size::READER_LOOKS.at(stage.size));
+    let readers = Readers::open(stage, 3, Some(turn)).await;
     pass_behind(stage, "three staggered readers", readers).await
 }
 
@@ -84,7 +90,7 @@ async fn pass_behind(stage: &Stage, whom: &str, mut readers: Readers) -> Vec<Mea
         }
     }
     let mut measures = Vec::new();
-    if readers.time.is_some() {
+    if readers.turn.is_some() {
         measures.push(Measure::new(
             format!("{whom}: snapshots given up and taken anew"),
             Bound::AtLeast(1.0),

@@ -182,7 +182,6 @@ end $$;
 -- follow_cancels: a request is made while its job's attempt ends, or its worker gives the job back: it must not be lost with that. A job
 -- that waits again is cancelled, one that runs elsewhere is asked there, and what is left of ended jobs is removed.
 -- It stops after a tenth of a second, and goes on from there at the next call. Returns the number of jobs that it cancelled.
-drop function if exists tenure.follow_cancels(integer);
 create or replace function tenure.follow_cancels(p_limit integer default 1000) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
@@ -211,7 +210,6 @@ begin
 end $$;
 
 -- follow_cancel: one request. What costs least is asked first: most jobs have ended, or still run where they were asked. Was it cancelled here?
-drop function if exists tenure.follow_cancel(bigint, bigint);
 create or replace function tenure.follow_cancel(p_job bigint, p_worker bigint) returns boolean
 language plpgsql as $$
 declare

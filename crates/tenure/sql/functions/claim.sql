@@ -42,7 +42,7 @@ declare
   v_new bigint[];
   v_next_due_ms bigint;
   v_tick_in_ms bigint;
-  v_few boolean;
+  v_few_workers boolean;
 begin
   -- One statement for all that is looked up before: each one has its price, and most claims find none of it.
   select exists (select from tenure.worker_drain d where d.worker_id = w.id), array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null),
@@ -170,11 +170,11 @@ begin
   end if;
   select greatest(0, ceil(extract(epoch from t.due_at - v_now) * 1000))::bigint into v_next_due_ms
     from tenure.later t where t.due_at > v_now order by t.due_at limit 1;
-  select case when d.next_at <= v_now then 0 else ceil(extract(epoch from d.next_at - v_now) * 1000)::bigint end, d.few
-    into v_tick_in_ms, v_few from tenure.duty d where d.name = 'tick';
+  select case when d.next_at <= v_now then 0 else ceil(extract(epoch from d.next_at - v_now) * 1000)::bigint end, d.few_workers
+    into v_tick_in_ms, v_few_workers from tenure.duty d where d.name = 'tick' order by d.next_at desc limit 1;
   return query select null::bigint, null::bigint, null::integer, null::text, null::text, null::smallint, null::smallint,
     null::bigint, null::timestamptz, null::text,
     json_build_object('after', p_after, 'first', case when p_low then v_first end, 'xid', pg_current_xact_id_if_assigned()::text, 'xmin', v_xmin,
                       'next_due_ms', v_next_due_ms, 'paused', v_paused, 'paused_kinds', v_paused_kinds, 'paused_in', v_paused_in,
-                      'tick_due', coalesce(v_tick_in_ms = 0, false), 'tick_in_ms', v_tick_in_ms, 'few', coalesce(v_few, false));
+                      'tick_due', coalesce(v_tick_in_ms = 0, false), 'tick_in_ms', v_tick_in_ms, 'few_workers', coalesce(v_few_workers, false));
 end $$;

@@ -53,7 +53,8 @@ begin
   if not found then
     return false;
   end if;
-  perform tenure.tell(s.worker_id, 'work') from tenure.sleeper s where s.queue = p_queue;
+  perform tenure.tell(w.worker_id, 'work')
+    from (select distinct s.worker_id from tenure.sleeper s where s.queue = p_queue and s.minute >= tenure.minute() - 1) w;
   return true;
 end $$;
 
@@ -81,7 +82,7 @@ begin
     return false;
   end if;
   perform tenure.tell(w.worker_id, 'work')
-    from (select distinct s.worker_id from tenure.sleeper s where p_queue is null or s.queue = p_queue) w;
+    from (select distinct s.worker_id from tenure.sleeper s where (p_queue is null or s.queue = p_queue) and s.minute >= tenure.minute() - 1) w;
   return true;
 end $$;
 

@@ -14,6 +14,7 @@ set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' set ena
 declare
   c_dead_kept constant interval := '1 minute';
   c_time constant interval := '200 milliseconds';
+  c_again_ms constant integer := 100;    -- a sighting that is due was put off: somebody holds the worker's row
   c_warnings constant integer := 10;     -- a turn; those that follow are alike
   v_end_at constant timestamptz := clock_timestamp() + c_time;
   v_dead integer;
@@ -64,7 +65,7 @@ begin
   perform tenure.sight_workers();
   return json_build_object('dead', v_dead, 'rescued', v_jobs, 'jobs', to_json(v_named), 'more', v_more and v_jobs > 0,
     'suspects', (select count(*) from tenure.worker w where w.suspected_at is not null and w.dead_at is null),
-    'next_ms', (select case when count(*) > 0 then greatest(0, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
+    'next_ms', (select case when count(*) > 0 then greatest(c_again_ms, ceil(extract(epoch from min(tenure.second_sighting_at(w)) - clock_timestamp()) * 1000)) end::bigint
                 from tenure.worker w where w.suspected_at is not null and w.dead_at is null));
 end $$;
 

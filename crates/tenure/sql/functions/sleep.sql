@@ -1,23 +1,36 @@
 -- sleep: a worker asks to be woken by NOTIFY when work comes to one of its queues. It claims once more before it really sleeps.
 -- wake: it is awake. wake_one: tells one sleeper of a queue, if there is one; nobody pays for NOTIFY while all are busy.
+-- Only what was said in this minute or the one before counts, so that nobody walks through more than that of the dead rows that somebody's old snapshot
+-- keeps: each sleep leaves one. A worker that sleeps on says so again within 45 s.
 -- Channel: tenure_<worker id>, payloads of constant size. Locks: the worker's own rows of sleeper.
 create or replace function tenure.sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_minute constant bigint := tenure.minute();
 begin
   perform set_config('synchronous_commit', 'off', true);  -- a hint: losing it costs one poll interval
-  insert into tenure.sleeper (queue, worker_id)
-    select q.queue, w.id from tenure.worker w cross join unnest(p_queues) as q(queue)
+  insert into tenure.sleeper (queue, minute, worker_id)
+    select q.queue, v_minute, w.id from tenure.worker w cross join unnest(p_queues) as q(queue)
     where w.id = p_worker and w.token = p_token and w.dead_at is null
     order by q.queue
     on conflict do nothing;
+  delete from tenure.sleeper s using tenure.worker w
+    where s.worker_id = p_worker and s.minute >= v_minute - 2 and s.minute < v_minute and s.queue = any(p_queues) and w.id = p_worker and w.token = p_token;
 end $$;
 
 create or replace function tenure.wake(p_worker bigint, p_token uuid) returns void
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 begin
   perform set_config('synchronous_commit', 'off', true);
-  delete from tenure.sleeper s using tenure.worker w where s.worker_id = p_worker and w.id = p_worker and w.token = p_token;
+  delete from tenure.sleeper s using tenure.worker w
+    where s.worker_id = p_worker and s.minute >= tenure.minute() - 2 and w.id = p_worker and w.token = p_token;
 end $$;
+
+-- minute: the number of this minute.
+create or replace function tenure.minute() returns bigint
+language sql stable as $$ select floor(extract(epoch from clock_timestamp()) / 60)::bigint $$;
 
 -- tell: one word to one worker. When somebody listens and does not read, the server's room for notifications fills up, and with it full
 -- every transaction that notifies is refused at its commit, where nothing can be caught. A word is a hint that polling makes up for,
@@ -37,11 +50,11 @@ begin
 end $$;
 
 create or replace function tenure.wake_one(p_queue text) returns void
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_worker bigint;
 begin
-  select s.worker_id into v_worker from tenure.sleeper s where s.queue = p_queue order by random() limit 1;
+  select s.worker_id into v_worker from tenure.sleeper s where s.queue = p_queue and s.minute >= tenure.minute() - 1 order by random() limit 1;
   if found then
     perform tenure.tell(v_worker, 'work');
   end if;
@@ -49,11 +62,12 @@ end $$;
 
 -- wake_next: a claim that got all it wanted leaves more behind; the next sleeper is told, so that a burst wakes one after another.
 create or replace function tenure.wake_next(p_queue text, p_worker bigint) returns void
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_worker bigint;
 begin
-  select s.worker_id into v_worker from tenure.sleeper s where s.queue = p_queue and s.worker_id <> p_worker order by random() limit 1;
+  select s.worker_id into v_worker from tenure.sleeper s
+    where s.queue = p_queue and s.minute >= tenure.minute() - 1 and s.worker_id <> p_worker order by random() limit 1;
   if found then
     perform tenure.tell(v_worker, 'work');
   end if;

@@ -1,34 +1,39 @@
--- tick: all that has to happen now and then, by whoever comes first. Once a second per database; twice when the worker that does it is busy (jobs
--- run, and those of a dead worker should not wait for long), and when workers are few (none of many may be about to look anyway): promote, cancels whose job has moved, and rescue; every 30 s everything due however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in
--- inbox, partitions. The net's duties and retain are only named: the caller runs each in a transaction of its own.
--- A turn that ended no job is not waited for until it is on disk: after a crash the next one does the same again.
+-- tick: all that has to happen now and then, by whoever comes first: promote, cancels whose job has moved, and rescue; every 30 s everything due
+-- however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in inbox, partitions.
+-- Once a second per database; twice when the worker that does it is busy (jobs run, and those of a dead worker should not wait for long), and
+-- where few workers live: of many, one looks soon whether it was done.
+-- The net's duties and retain are only named: the caller runs each in a transaction of its own.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
--- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "rescued_jobs": some of them as rescue names them, "net": [duties to pass to net, one by one],
--- "retain": whether retain is due, "horizon": whether somebody should look at vacuum_horizon and warn, once a minute}. Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the
--- duties. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as a suspect may be on its
--- way back, and its row is then locked to the end of the transaction only.
-drop function if exists tenure.tick(bigint);
+-- A turn that moved no job and declared nobody dead is not waited for until it is on disk: after a crash the next one does the same again.
+-- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "rescued_jobs": some of them as rescue names them,
+-- "net": [duties to pass to net, one by one], "retain": whether retain is due, "horizon": whether somebody should look at vacuum_horizon and
+-- warn, once a minute}.
+-- Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the duties, and rows of duty before,
+-- between and after them. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as
+-- a suspect may be on its way back, and its row is then locked to the end of the transaction only.
 create or replace function tenure.tick(p_worker bigint, p_busy boolean default false) returns json
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '100ms' as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set lock_timeout = '100ms' as $$
 declare
-  c_few constant int4range := '[2,4]';
-  v_interval_ms bigint := case when p_busy then 500 else 1000 end;
+  c_interval_ms constant bigint := 1000;
+  c_short_ms constant bigint := 500;
+  c_few constant int4range := '[2,4]';  -- of five that each poll once a second, one looks every 200 ms; a single one has nobody to rescue
   c_just constant interval := '2 seconds';
   v_now timestamptz := clock_timestamp();
   v_next_at timestamptz;
   v_next_ms bigint;
-  v_few boolean;
+  v_few_workers boolean;
   v_rescue json;
   v_promote json;
-  v_cancelled bigint := 1;
+  v_cancelled bigint;
+  v_moved bigint;
   v_net boolean;
   v_all boolean;
-  v_horizon boolean := false;
 begin
   if not pg_try_advisory_xact_lock(tenure.lock_class(), 0) then
-    return json_build_object('ran', false, 'next_ms', v_interval_ms, 'promoted', 0, 'rescued', 0);
+    return json_build_object('ran', false, 'next_ms', c_interval_ms, 'promoted', 0, 'rescued', 0);
   end if;
-  select d.next_at into v_next_at from tenure.duty d where d.name = 'tick';
+  v_next_at := tenure.turn_at('tick');
   if v_next_at > v_now then
     -- Between two turns only what has just become due is moved: a job does not wait for the next turn.
     if exists (select from tenure.later t where t.due_at <= v_now and t.due_at > v_now - c_just) then
@@ -37,16 +42,14 @@ begin
     return json_build_object('ran', false, 'next_ms', ceil(extract(epoch from v_next_at - v_now) * 1000)::bigint,
                              'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0), 'rescued', 0);
   end if;
-  update tenure.duty d set next_at = v_now + interval '30 seconds' where d.name = 'net' and d.next_at <= v_now;
-  v_net := found;
-  update tenure.duty d set next_at = v_now + interval '30 seconds' where d.name = 'overdue' and d.next_at <= v_now;
-  v_all := found;
+  v_net := tenure.take_turn('net', v_now, interval '30 seconds');
+  v_all := tenure.take_turn('overdue', v_now, interval '30 seconds');
 
   begin
     v_promote := tenure.promote(1000, case when not v_all then interval '60 seconds' end);
     if v_all and (v_promote ->> 'more')::boolean then
       -- What became due while no worker was there may be much: it goes on at the next turn.
-      update tenure.duty d set next_at = clock_timestamp() where d.name = 'overdue';
+      perform tenure.set_turn('overdue', clock_timestamp());
     end if;
   exception when others then
     raise warning 'tenure: promote failed: % (%)', sqlerrm, sqlstate;
@@ -61,28 +64,47 @@ begin
   exception when others then
     raise warning 'tenure: rescue failed: % (%)', sqlerrm, sqlstate;
   end;
-  if v_net then
-    update tenure.duty d set next_at = v_now + interval '1 minute' where d.name = 'horizon' and d.next_at <= v_now;
-    v_horizon := found;
-  end if;
 
-  v_few := (select count(*)::integer <@ c_few from tenure.worker w where w.dead_at is null);
-  if v_few then
-    v_interval_ms := 500;
-  end if;
-  v_next_ms := least(v_interval_ms, (v_rescue ->> 'next_ms')::bigint,
+  v_few_workers := (select count(*)::integer <@ c_few from tenure.worker w where w.dead_at is null);
+  v_next_ms := least(case when p_busy or v_few_workers then c_short_ms else c_interval_ms end, (v_rescue ->> 'next_ms')::bigint,
                      case when (v_rescue ->> 'more')::boolean or (v_promote ->> 'more')::boolean then 0 end);
-  update tenure.duty d set next_at = clock_timestamp() + v_next_ms * interval '1 millisecond', few = v_few where d.name = 'tick';
-  if (v_rescue ->> 'dead')::bigint + (v_rescue ->> 'rescued')::bigint + v_cancelled = 0 then
+  update tenure.duty d set next_at = clock_timestamp() + v_next_ms * interval '1 millisecond', few_workers = v_few_workers
+    where d.name = 'tick' and d.next_at = v_next_at;
+  -- Null, and so waited for, when one of them failed.
+  v_moved := (v_promote ->> 'promoted')::bigint + v_cancelled + (v_rescue ->> 'dead')::bigint + (v_rescue ->> 'rescued')::bigint;
+  if v_moved = 0 then
     perform set_config('synchronous_commit', 'off', true);
   end if;
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
                            'rescued_jobs', v_rescue -> 'jobs',
                            'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions') else '[]' end,
-                           'horizon', v_horizon,
-                           'retain', exists (select from tenure.duty d where d.name = 'retain' and d.next_at <= clock_timestamp()));
+                           'horizon', v_net and tenure.take_turn('horizon', v_now, interval '1 minute'),
+                           'retain', tenure.turn_at('retain') <= clock_timestamp());
 end $$;
+
+-- turn_at: when a duty is due. Its row is written anew at every turn, and behind somebody's old snapshot all former versions stay. By name alone
+-- they are walked through one by one; by time, newest first, the live one is met at once. Whoever writes it names that time for the same reason.
+create or replace function tenure.turn_at(p_duty text) returns timestamptz
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+  select d.next_at from tenure.duty d where d.name = p_duty order by d.next_at desc limit 1
+$$;
+
+-- set_turn: it is due then. Nothing happens when somebody else has just taken or set it. True: it was set.
+create or replace function tenure.set_turn(p_duty text, p_next_at timestamptz) returns boolean
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  v_at constant timestamptz := tenure.turn_at(p_duty);
+begin
+  update tenure.duty d set next_at = p_next_at where d.name = p_duty and d.next_at = v_at;
+  return found;
+end $$;
+
+-- take_turn: if it is due, it is ours, and due again after p_every. True: it is ours.
+create or replace function tenure.take_turn(p_duty text, p_now timestamptz, p_every interval) returns boolean
+language sql as $$
+  select case when tenure.turn_at(p_duty) <= p_now then tenure.set_turn(p_duty, p_now + p_every) else false end
+$$;
 
 -- net: one duty of the net, as tick named it. In a transaction of its own: one that is slow or fails undoes nothing else, and is tried again with the
 -- next net. Errors: TN002 for a duty that does not exist. Locks: those of the duty.
@@ -95,7 +117,7 @@ begin
     when 'inbox' then
       -- More of them: at the next turn already.
       if tenure.take_left_behind() > 0 and exists (select from tenure.inbox) then
-        update tenure.duty d set next_at = clock_timestamp() where d.name = 'net';
+        perform tenure.set_turn('net', clock_timestamp());
       end if;
     when 'partitions' then
       perform tenure.partitions();

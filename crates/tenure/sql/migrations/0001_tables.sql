@@ -128,10 +128,11 @@ create table tenure.worker_drain (
 
 create table tenure.sleeper (
   queue     text not null,
+  minute    bigint not null,         -- in which it went to sleep, or said so again: counts to the end of the next one
   worker_id bigint not null references tenure.worker (id) on delete cascade,
-  primary key (queue, worker_id)
+  primary key (queue, minute, worker_id)
 );
-create index sleeper_worker on tenure.sleeper (worker_id);
+create index sleeper_worker on tenure.sleeper (worker_id, minute);
 
 create table tenure.lease (
   id        bigint primary key default nextval('tenure.lease_id'),
@@ -259,8 +260,10 @@ create table tenure.duty (
   name    text primary key,
   next_at timestamptz not null,
   place   bigint not null default 0,  -- where the last turn stopped before it was done, so that the next one goes on there
-  few     boolean not null default false  -- of tick: two to four workers were alive at the last turn
-) with (fillfactor = 50);
+  few_workers boolean not null default false  -- of tick: so few lived at the last turn that each looks whether the next one is done
+);
+-- Newest first: what reads a row by name alone walks through all versions that somebody's old snapshot keeps.
+create index duty_newest on tenure.duty (name, next_at desc);
 insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity'),
   ('horizon', '-infinity'),
   ('cancels', 'infinity'), ('rescue', 'infinity');  -- at every turn; only their place counts

@@ -158,7 +158,7 @@ pub(crate) struct Trailer {
     /// Time until maintenance is due.
     pub(crate) tick_in_ms: Option<i64>,
     /// So few workers live that each polls soon after maintenance is due: the one that does it may be the one that dies.
-    pub(crate) few: bool,
+    pub(crate) few_workers: bool,
     /// Those of the asked queues that are paused.
     pub(crate) paused: Vec<String>,
     /// Those of the asked kinds that are paused in some of the asked queues; beside them the queue, none: in all.

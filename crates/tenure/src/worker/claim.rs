@@ -14,7 +14,7 @@ use super::engine::{Engine, Phase, StopWish};
 use super::lease::jobs_of;
 use super::link::Attached;
 use super::moment::at;
-use super::pace::{Wants, ahead, poll_interval, wants_of};
+use super::pace::{NextTurn, Wants, ahead, poll_interval, wants_of};
 use super::portion::Portion;
 use crate::store::{ASK_AFTER, ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
 
@@ -30,6 +30,8 @@ const AUDIT_MAX: Duration = Duration::from_secs(30);
 const AHEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Work that comes less often than this is worth a notification each.
 const QUIET_AFTER: Duration = Duration::from_millis(100);
+/// A worker that sleeps says so again after this time, and polls at least as often: what it said counts for a minute at least.
+const SLEEP_AGAIN: Duration = Duration::from_secs(45);
 
 /// Claims until the worker stops.
 pub(super) async fn keep(engine: Arc<Engine>) {
@@ -104,16 +106,16 @@ struct Claimer {
     session: Option<Arc<Session>>,
     /// The queues for which this worker is registered as a sleeper.
     asleep: Vec<bool>,
+    /// When it said so last.
+    slept_at: Instant,
     /// Something may have been committed below the cursors.
     low_wanted: bool,
     /// A kind was resumed: all is to be looked through once more.
     resumed: bool,
     poll_at: Instant,
     due_at: Option<Instant>,
-    /// Time until maintenance was due, at the last claim.
-    tick_in: Option<Duration>,
-    /// Few workers live.
-    few: bool,
+    /// When maintenance was due, as seen at the last claim.
+    turn: Option<NextTurn>,
     /// Size of a payload, as seen of late.
     payload_bytes: usize,
     portion: Portion,
@@ -136,12 +138,12 @@ impl Claimer {
             former: None,
             session: None,
             asleep: vec![false; queues],
+            slept_at: now,
             low_wanted: true,
             resumed: false,
             poll_at: now,
             due_at: None,
-            tick_in: None,
-            few: false,
+            turn: None,
             payload_bytes: 0,
             portion: Portion::default(),
             found_at: None,
@@ -320,8 +322,8 @@ impl Claimer {
     fn note(&mut self, trailer: &Trailer) {
         let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or_default());
         self.due_at = trailer.next_due_ms.map(|due| Instant::now() + millis(due));
-        self.tick_in = trailer.tick_in_ms.map(millis);
-        self.few = trailer.few;
+        let few_workers = trailer.few_workers;
+        self.turn = trailer.tick_in_ms.map(|ms| NextTurn { due_in: millis(ms), few_workers });
         if trailer.tick_due {
             self.engine.tick_wanted.notify_one();
         }
@@ -353,22 +355,34 @@ impl Claimer {
         }
         let fresh: Vec<_> = wants.queues().filter(|queue| !self.asleep[*queue]).collect();
         if fresh.is_empty() {
-            return Ok(());
+            return self.sleep_on(at).await;
         }
-        let names: Vec<_> = fresh.iter().map(|index| self.names[*index].clone()).collect();
         fresh.into_iter().for_each(|index| self.asleep[index] = true);
-        if !self.engine.settings.pooler {
-            at.session.sleep(&at.registration, &names).await?;
-        }
+        self.say_asleep(at).await?;
         // Enqueued between our look and our registration: nobody told us.
         self.low_wanted = true;
         self.poll_at = Instant::now();
         Ok(())
     }
 
+    /// What was said before counts for a minute or two.
+    async fn sleep_on(&mut self, at: &Attached) -> Result<(), StoreError> {
+        if self.slept_at.elapsed() >= SLEEP_AGAIN { self.say_asleep(at).await } else { Ok(()) }
+    }
+
+    async fn say_asleep(&mut self, at: &Attached) -> Result<(), StoreError> {
+        self.slept_at = Instant::now();
+        if self.engine.settings.pooler {
+            return Ok(());
+        }
+        let names: Vec<_> =
+            self.names.iter().zip(&self.asleep).filter(|(_, asleep)| **asleep).map(|(name, _)| name.clone()).collect();
+        at.session.sleep(&at.registration, &names).await
+    }
+
     fn poll_interval(&self) -> Duration {
         let jitter = 0.5 + fastrand::f64();
-        poll_interval(self.engine.settings.poll, self.tick_in, self.few, jitter)
+        poll_interval(self.engine.settings.poll, self.turn, jitter).min(SLEEP_AGAIN)
     }
 
     fn is_drained(&self) -> bool {

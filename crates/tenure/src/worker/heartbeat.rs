@@ -241,13 +241,9 @@ impl<'a> Controlled<'a> {
         overruns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let registration = self.registration.clone();
         loop {
-            // The heartbeat first: nothing else may come before it when it is due.
+            // What ends this first, then the heartbeat: nothing else may come before it when it is due.
             let done = tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(beat_at.into()) => match self.beat().await {
-                    Ok(next) => { beat_at = next; Ok(()) }
-                    Err(gone) => Err(gone),
-                },
                 loss = self.session.closed() => {
                     tracing::info!(loss = loss.text, "the control connection was lost");
                     self.engine.standing.cut(Side::Control, &loss, Instant::now());
@@ -255,6 +251,10 @@ impl<'a> Controlled<'a> {
                 }
                 _ = standing.wait_for(|now| now.as_deref() != Some(&*registration)) => Err(Served::Gone),
                 () = self.engine.until_gone() => Err(Served::Left(self.leave().await)),
+                () = tokio::time::sleep_until(beat_at.into()) => match self.beat().await {
+                    Ok(next) => { beat_at = next; Ok(()) }
+                    Err(gone) => Err(gone),
+                },
                 // Nothing that comes again and again may keep these two waiting: neither news, nor turns without end.
                 _ = overruns.tick() => { self.look_around().await; Ok(()) }
                 () = self.engine.overruns_changed.notified() => { self.note_overruns().await; Ok(()) }
@@ -295,7 +295,8 @@ impl<'a> Controlled<'a> {
             }
             Err(error) => {
                 tracing::warn!(%error, "a heartbeat failed");
-                Ok(sent + BEAT_AGAIN)
+                // From now: what is refused slowly must leave time for the rest.
+                Ok(Instant::now() + BEAT_AGAIN)
             }
         }
     }

@@ -20,8 +20,10 @@ const AHEAD_BELOW: Duration = Duration::from_millis(100);
 const AHEAD_WINDOW: Duration = Duration::from_millis(250);
 /// What a worker holds unstarted, at most, per queue: also the largest claim.
 const AHEAD_MAX: usize = 1000;
-/// How long after maintenance is due a poll looks whether it was done.
-const POLL_AFTER_TICK: Duration = Duration::from_millis(200);
+/// How long after maintenance is due a poll looks whether it was done, on average.
+const POLL_AFTER_TURN: Duration = Duration::from_millis(200);
+/// From turn to turn of maintenance where few workers live (tick.sql).
+const SHORT_TURN: Duration = Duration::from_millis(500);
 /// A kind whose p95 is above this gets a lease row per job: its jobs may end in their handlers' own transactions
 /// without waiting for each other.
 const SOLO_ABOVE: Duration = Duration::from_millis(10);
@@ -119,13 +121,28 @@ pub(super) fn wants_of(room: Room, target: usize, all_quick: bool) -> (i32, i32)
     (jobs(room.idle.max(1).min(free)), jobs(ahead))
 }
 
+/// When somebody should do maintenance next.
+#[derive(Clone, Copy)]
+pub(super) struct NextTurn {
+    /// From now.
+    pub(super) due_in: Duration,
+    /// So few workers live that each looks soon after every turn is due: the one that does it may be the one that dies.
+    /// Where many live, one of them looks soon anyway.
+    pub(super) few_workers: bool,
+}
+
 /// The time to the next poll. Jittered, so that many workers do not ask in step. One comes soon after maintenance is due: if
-/// whoever did it last has died, somebody notices. Where many look, and maintenance is done more often than they poll, one of
-/// them looks soon anyway.
-pub(super) fn poll_interval(poll: Duration, tick_in: Option<Duration>, few: bool, jitter: f64) -> Duration {
-    let (nearest, after) = if few { (poll / 4, POLL_AFTER_TICK / 2) } else { (poll * 3 / 4, POLL_AFTER_TICK) };
-    let after_tick = tick_in.map(|tick_in| tick_in + after.mul_f64(jitter));
-    let near = after_tick.filter(|after_tick| *after_tick >= nearest && *after_tick <= poll * 3 / 2);
+/// whoever did it last has died, somebody notices. For that alone, no more polls are made where many workers live.
+pub(super) fn poll_interval(poll: Duration, turn: Option<NextTurn>, jitter: f64) -> Duration {
+    let near = turn.and_then(|NextTurn { due_in, few_workers }| {
+        let (nearest, after) =
+            if few_workers { (poll / 4, POLL_AFTER_TURN / 2) } else { (poll * 3 / 4, POLL_AFTER_TURN) };
+        let mut after_turn = due_in + after.mul_f64(jitter);
+        if few_workers && after_turn < nearest {
+            after_turn += SHORT_TURN; // that of the next turn
+        }
+        Some(after_turn).filter(|after_turn| (nearest..=poll * 3 / 2).contains(after_turn))
+    });
     near.unwrap_or_else(|| poll.mul_f64(0.9 + jitter / 10.0))
 }
 
@@ -193,18 +210,16 @@ mod tests {
         Room { slots, idle, pending, slow_held, slow_running: slow_held }
     }
 
+    fn next_turn(due_in: u64, few_workers: bool) -> NextTurn {
+        NextTurn { due_in: MS(due_in), few_workers }
+    }
+
     #[test]
-    fn a_poll_comes_soon_after_maintenance_is_due_but_not_more_often() {
-        let check = |poll: u64, tick_in: Option<u64>, expected: u64| {
-            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), false, 1.0), MS(expected), "{poll} {tick_in:?}");
+    fn where_many_workers_live_a_poll_comes_soon_after_maintenance_is_due_but_not_more_often() {
+        let check = |poll: u64, due_in: Option<u64>, expected: u64| {
+            let turn = due_in.map(|due_in| next_turn(due_in, false));
+            assert_eq!(poll_interval(MS(poll), turn, 1.0), MS(expected), "{poll} {due_in:?}");
         };
-        let check_few = |poll: u64, tick_in: Option<u64>, expected: u64| {
-            assert_eq!(poll_interval(MS(poll), tick_in.map(MS), true, 1.0), MS(expected), "few: {poll} {tick_in:?}");
-        };
-        check_few(1000, Some(500), 600);
-        check_few(1000, Some(200), 300);
-        check_few(1000, Some(100), 1000);
-        check_few(60_000, Some(500), 60_000);
         check(1000, None, 1000);
         check(1000, Some(900), 1100);
         check(1000, Some(600), 800);
@@ -212,6 +227,22 @@ mod tests {
         check(1000, Some(0), 1000);
         check(1000, Some(5000), 1000);
         check(60_000, Some(900), 60_000);
+    }
+
+    #[test]
+    fn where_few_workers_live_a_poll_comes_soon_after_this_turn_or_the_next() {
+        for due_in in 0..=500 {
+            for jitter in [0.5, 1.0, 1.5] {
+                let wait = poll_interval(MS(1000), Some(next_turn(due_in, true)), jitter);
+                let after = wait.saturating_sub(MS(due_in)).as_millis() % 500;
+                assert!((50..=150).contains(&after), "{due_in} {jitter}: {wait:?}");
+                assert!((MS(250)..=MS(750)).contains(&wait), "{due_in} {jitter}: {wait:?}");
+            }
+        }
+        // Whoever wants to poll much more often or less does.
+        assert_eq!(poll_interval(MS(100), Some(next_turn(300, true)), 1.0), MS(100));
+        assert_eq!(poll_interval(MS(1000), Some(next_turn(5000, true)), 1.0), MS(1000));
+        assert_eq!(poll_interval(MS(60_000), Some(next_turn(400, true)), 1.0), MS(60_000));
     }
 
     #[test]

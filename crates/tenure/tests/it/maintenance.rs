@@ -422,7 +422,8 @@ async fn maintenance_is_due_twice_a_second_where_workers_are_few_and_they_are_to
             let turn = stage.maintain().await;
             let few = (2..=4).contains(&workers);
             assert_eq!(turn["next_ms"], if few { 500 } else { 1000 }, "{workers} workers");
-            let claimed = format!("select (payload::json ->> 'few')::boolean from ({}) c", hands[0].claim_text(1));
+            let claimed =
+                format!("select (payload::json ->> 'few_workers')::boolean from ({}) c", hands[0].claim_text(1));
             assert_eq!(stage.one::<bool>(&claimed, &[]).await, few, "{workers} workers");
         }
     })
@@ -455,6 +456,97 @@ async fn a_turn_of_maintenance_is_waited_for_on_disk_only_if_it_ended_something(
         assert!(flushed().await, "a job is cancelled");
         assert_eq!(stage.status(jobs[0].job).await, "cancelled");
         assert!(!flushed().await, "nothing to do again");
+        stage.one::<i64>("select tenure.enqueue('act', '{}', p_delay_ms => 1)", &[]).await;
+        stage.execute("update tenure.later set due_at = clock_timestamp() - interval '1 second'", &[]).await;
+        assert!(flushed().await, "a job is promoted");
+        let idle = stage.hand(&Registration::default()).await;
+        stage.expire(idle.worker).await;
+        assert!(flushed().await, "a worker is dead");
+        let broken =
+            "create function broken() returns trigger language plpgsql as 'begin raise exception ''broken''; end';
+             create trigger broken before update of dead_at on tenure.worker for each row execute function broken()";
+        stage.sql.batch_execute(broken).await.unwrap();
+        let idle = stage.hand(&Registration::default()).await;
+        stage.expire(idle.worker).await;
+        assert!(flushed().await, "nobody knows what rescue would have done");
+        stage.sql.batch_execute("drop trigger broken on tenure.worker").await.unwrap();
+    })
+    .await;
+}
+
+/// Buffers that a statement touches.
+async fn buffers(sql: &tokio_postgres::Client, statement: &str) -> i64 {
+    let explain = format!("explain (analyze, buffers, timing off) {statement}");
+    let rows = sql.query(&explain, &[]).await.unwrap_or_else(|e| panic!("{statement}: {e:?}"));
+    let line = rows.iter().map(|row| row.get::<_, String>(0)).find(|line| line.contains("Buffers: "));
+    let line = line.expect("a line on buffers");
+    line.split(' ').filter_map(|word| word.split_once('=')).map(|(_, n)| n.parse::<i64>().unwrap_or_default()).sum()
+}
+
+#[tokio::test]
+async fn turns_and_naps_behind_an_old_snapshot_make_no_claim_and_no_enqueue_dearer() {
+    on_stage(Size::Ci, async |stage| {
+        const TIMES: usize = 2_000;
+        let hand = stage.hand(&Registration::default()).await;
+        let (claim, enqueue) = (hand.claim_text(1), "select tenure.enqueue('other', '{}')");
+        let forgotten = stage.db.sql().await;
+        forgotten
+            .batch_execute("begin isolation level repeatable read; select count(*) from tenure.duty")
+            .await
+            .unwrap();
+        let cost = async || {
+            // The first calls of a session, and those after a function has changed, look much up.
+            for statement in [&*claim, enqueue, &claim, enqueue] {
+                stage.sql.query(statement, &[]).await.unwrap();
+            }
+            (buffers(&stage.sql, &claim).await, buffers(&stage.sql, enqueue).await)
+        };
+        let before = cost().await;
+        let much = format!(
+            "do $$ begin for n in 1 .. {TIMES} loop
+               perform tenure.set_turn('tick', clock_timestamp());
+               perform tenure.tick({worker}, true);
+               commit;
+               perform tenure.sleep({worker}, '{token}', '{{default}}');
+               commit;
+               perform tenure.wake({worker}, '{token}');
+               commit;
+             end loop; end $$",
+            worker = hand.worker,
+            token = hand.token
+        );
+        stage.sql.batch_execute(&much).await.unwrap();
+        // What went to sleep two minutes ago is not looked at any more.
+        stage
+            .sql
+            .batch_execute(
+                "create or replace function tenure.minute() returns bigint language sql stable as
+            $$ select floor(extract(epoch from clock_timestamp()) / 60)::bigint + 2 $$",
+            )
+            .await
+            .unwrap();
+        let after = cost().await;
+        assert!(after.0 <= before.0 + 5 && after.1 <= before.1 + 5, "claim, enqueue: {before:?}, then {after:?}");
+        forgotten.batch_execute("commit").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_suspect_whose_row_somebody_holds_makes_no_turns_without_a_pause() {
+    on_stage(Size::Ci, async |stage| {
+        let hand = stage.hand(&Registration::default()).await;
+        stage.expire(hand.worker).await;
+        let mut holder = stage.db.sql().await;
+        let held = holder.transaction().await.unwrap();
+        held.query("select from tenure.worker for update", &[]).await.unwrap();
+        for turn in 0..3 {
+            let next: i64 = stage.maintain().await["next_ms"].as_i64().unwrap();
+            assert!(next >= 100, "turn {turn}: again in {next} ms");
+        }
+        held.rollback().await.unwrap();
+        stage.maintain().await;
+        assert_eq!(stage.count("select count(*) from tenure.worker where dead_at is not null", &[]).await, 1);
     })
     .await;
 }

@@ -1,9 +1,12 @@
 //! Real worker processes: killed, frozen, cut off, behind a pooler; each test plays one scenario.
 
+use std::time::Duration;
+
+use tenure::testing::until_within;
 use tenure_scenarios::scenario::{
     cost, duty, freeze, handling, kill, long, names, notify, outage, plans, poison, pooler, snooze,
 };
-use tenure_scenarios::{Measure, Size, Stage, assert_held, on_stage};
+use tenure_scenarios::{Act, Measure, Size, Stage, assert_held, on_stage};
 
 async fn check(play: impl AsyncFnOnce(&Stage) -> Vec<Measure>) {
     on_stage(Size::from_env(), async |stage| assert_held(&play(stage).await)).await;
@@ -199,4 +202,26 @@ async fn two_workers_run_behind_a_pooler_in_transaction_mode() {
     if !pooler::is_left_out() {
         check(pooler::behind_a_pooler).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_row_somebody_holds_works_on_under_a_new_registration() {
+    on_stage(Size::Ci, async |stage| {
+        // Longer than three times the wait for a lock, so that each heartbeat is refused, and not given up.
+        let lease = Duration::from_secs(9);
+        let worker = stage.start(stage.worker("a").lease(lease)).await;
+        let mut holder = stage.db.sql().await;
+        let held = holder.transaction().await.unwrap();
+        held.query("select from tenure.worker for update", &[]).await.unwrap();
+        until_within(lease + Duration::from_secs(6), "it has registered anew", async || {
+            (stage.count("select count(*) from tenure.worker", &[]).await == 2).then_some(())
+        })
+        .await;
+        let job = stage.enqueue(&Act::Sleep { ms: 1 }).await;
+        stage.completed(1, Duration::from_secs(10)).await;
+        assert_eq!(stage.status(job).await, "completed");
+        held.rollback().await.unwrap();
+        worker.shut_down().await;
+    })
+    .await;
 }

@@ -1,6 +1,7 @@
 //! What can be typed: one variant per verb, each with the arguments that its module in `cmd` declares.
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::cmd;
 
@@ -11,6 +12,25 @@ use crate::cmd;
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// What was typed. Says what is wrong with it, or the help that was asked for, and ends the process.
+pub fn parse() -> Args {
+    Args::try_parse().unwrap_or_else(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.exit()
+        }
+        // The usage line names what was given as if it had to be, and DATABASE_URL is given to every command.
+        _ => match without_environment(Args::command()).try_get_matches() {
+            Err(typed) => typed.exit(),
+            // Then a variable of the environment is what is wrong.
+            Ok(_) => error.exit(),
+        },
+    })
+}
+
+fn without_environment(command: clap::Command) -> clap::Command {
+    command.mut_args(|arg| arg.env(None::<&'static str>)).mut_subcommands(without_environment)
 }
 
 /// The verbs.

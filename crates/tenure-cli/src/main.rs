@@ -8,6 +8,7 @@ mod demo;
 mod documented;
 mod exec;
 mod exit;
+mod number;
 mod output;
 mod signals;
 mod when;
@@ -15,10 +16,8 @@ mod when;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let args = args::Args::parse();
+    let args = args::parse();
     start_logging();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

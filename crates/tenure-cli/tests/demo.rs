@@ -99,6 +99,16 @@ fn an_interrupted_demo_leaves_no_process_and_the_next_one_starts_afresh() {
 }
 
 #[test]
+fn chaos_that_met_no_worker_at_work_is_no_success() {
+    let server = server();
+    let folder = Folder::new("small", 0, 0);
+    let output = demo(&server, &folder.0, &["--chaos", "--workers", "1"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains("--chaos killed no worker that ran jobs") && said.contains("--path"), "{said}");
+}
+
+#[test]
 fn a_folder_without_text_is_refused() {
     let server = server();
     let folder = std::env::temp_dir().join(format!("tenure-demo-{}-missing", std::process::id()));

@@ -1,5 +1,8 @@
 //! The verbs as a person types them: what goes to stdout and stderr, exit codes, and nothing half done.
 
+#[path = "verbs/newcomer.rs"]
+mod newcomer;
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -78,6 +81,15 @@ async fn bad_input_is_named_with_the_way_out_and_nothing_is_enqueued() {
         (&["job", "show", "x"], &["\"x\" is not a job id"]),
         (&["job", "list", "--status", "lost"], &["\"lost\" is no state", "available, scheduled"]),
         (&["job", "list", "--limit", "0"], &["limit 0 is outside 1 to 1000"]),
+        (&["job", "list", "--limit", "many"], &["\"many\" is not such a number", "1 to 1000"]),
+        (&["dead", "list", "--limit", "many"], &["\"many\" is not such a number", "1 to 1000"]),
+        (&["dead", "requeue", "--all", "--per-second", "0"], &["\"0\" is not a number from 1 to"]),
+        (&["enqueue", "k", "1", "--max-attempts", "x"], &["\"x\" is not such a number", "1 to 1000"]),
+        (&["worker", "drain", "abc"], &["\"abc\" is not such a number", "tenure worker list"]),
+        (&["worker", "resume", "abc"], &["\"abc\" is not such a number", "tenure worker list"]),
+        (&["demo", "--workers", "17"], &["\"17\" is not a number from 1 to 16"]),
+        (&["demo", "--seed", "x"], &["\"x\" is not a number from 0 to"]),
+        (&["dev", "--port", "0"], &["\"0\" is not a number from 1 to 65535"]),
         (&["queue", "pause", ""], &["queue name is empty"]),
         (&["queue", "set", "q"], &["nothing is set", "--keep-dead"]),
         (&["queue", "set", "--keep-dead", "1d"], &["no queue is named", "--every"]),
@@ -108,6 +120,11 @@ async fn bad_input_is_named_with_the_way_out_and_nothing_is_enqueued() {
             for part in *parts {
                 assert!(end.said.contains(part), "{args:?} does not say {part:?}: {}", end.said);
             }
+            assert!(
+                !end.said.contains("invalid digit") && !end.said.contains("--database-url <"),
+                "{args:?}: {}",
+                end.said
+            );
         }
         assert_eq!(stored(db).await, 0);
     })

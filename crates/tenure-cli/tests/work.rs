@@ -322,6 +322,56 @@ async fn when_the_grace_is_over_programs_get_sigterm_and_their_jobs_go_back_unha
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn when_the_only_worker_is_killed_everybody_who_looks_is_told() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let (first, second) = (enqueue(&client, "wait").await, enqueue(&client, "wait").await);
+        let work = Work::start(db.url(), &folder, &["--queue", "default=1", "--exec", WAITING]);
+        let program = folder.process("shell").await;
+        work.signal("-KILL");
+        work.end().await;
+        let shown = |args: &[&str]| {
+            let output = Command::new(env!("CARGO_BIN_EXE_tenure")).args(args).env("DATABASE_URL", db.url()).output();
+            String::from_utf8(output.expect("tenure ends").stdout).expect("text")
+        };
+        let status = until("the lock to be free", async || {
+            let status = shown(&["status"]);
+            if status.contains("suspected") { Ok(status) } else { Err(status) }
+        })
+        .await;
+        for part in ["the jobs that they hold (1) are given away as soon as another starts", "NO WORKER FOR"] {
+            assert!(status.contains(part), "{part}: {status}");
+        }
+        assert!(shown(&["worker", "list"]).contains("suspected"));
+        let job = shown(&["job", "show", &first.to_string()]);
+        assert!(job.contains("looks lost") && job.contains("given away as soon as one starts"), "{job}");
+        let job = shown(&["job", "show", &second.to_string()]);
+        assert!(job.contains("no worker takes jobs of the kind wait"), "{job}");
+        fs::write(folder.path("go"), "").expect("a file");
+        until_gone(program).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_nobody_has_used_is_named_by_the_worker_that_reads_it() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let args = ["--queue", "defualt=1", "--queue", "default=1", "--drain", "--exec", "none=true"];
+        enqueue(&client, "other").await;
+        let end = Work::start(db.url(), &folder, &args).end().await;
+        assert_eq!(end.code, Some(0), "{end:?}");
+        assert!(
+            end.said.contains("no job was ever in the queue \"defualt\"")
+                && end.said.contains("queues with jobs: \"default\""),
+            "{end:?}"
+        );
+        assert!(!end.said.contains("in the queue \"default\""), "{end:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_stops_at_once() {
     with_database(async |db| {
         let (client, folder) = (db.client().await, Folder::new(db));

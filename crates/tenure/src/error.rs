@@ -265,6 +265,7 @@ fn meaning(sqlstate: &str) -> (ErrorCode, Option<&'static str>) {
         "TN003" => (ErrorCode::WorkerGone, None),
         "TN004" => (ErrorCode::NotFound, None),
         "TN005" => (ErrorCode::Refused, None),
+        "TN006" => (ErrorCode::Schema, None),
         "40001" | "40P01" => (ErrorCode::Conflict, Some("run the whole transaction again")),
         "55P03" => {
             (ErrorCode::Timeout, Some("another transaction holds the lock: look at pg_stat_activity for old ones"))
@@ -313,6 +314,7 @@ mod tests {
         check("TN003", ErrorCode::WorkerGone, false);
         check("TN004", ErrorCode::NotFound, false);
         check("TN005", ErrorCode::Refused, false);
+        check("TN006", ErrorCode::Schema, false);
         check("40001", ErrorCode::Conflict, true);
         check("40P01", ErrorCode::Conflict, true);
         check("08006", ErrorCode::Unreachable, true);

@@ -14,7 +14,7 @@ use self::filter::{Filter, Named, Which};
 use super::job::print_attempts;
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
-use crate::{output, when};
+use crate::{number, output, when};
 
 /// Look at dead letters, run them again or remove them
 #[derive(Debug, Subcommand)]
@@ -25,12 +25,13 @@ pub enum Dead {
     Discard(Discard),
 }
 
-/// List dead letters, longest dead first
+/// List dead letters, longest dead first; those that were requeued are open no longer, and are left out
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tenure dead list
   tenure dead list --kind send_mail --cause timeout --limit 20
+  tenure dead list --requeued             also those that were requeued, and as what
   tenure dead list --group                what they died of, the most frequent first
   tenure dead list --fingerprint 1f0c6e7a92b4")]
 pub struct List {
@@ -41,12 +42,16 @@ pub struct List {
     #[arg(long, conflicts_with = "after")]
     group: bool,
 
+    /// Those that were requeued, too
+    #[arg(long)]
+    requeued: bool,
+
     /// Only those after this one: the last of the page before
     #[arg(long, value_name = "ID")]
     after: Option<JobId>,
 
     /// How many: 1 to 1000
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = number::of::<usize>("write 1 to 1000"))]
     limit: usize,
 
     /// Print a JSON array
@@ -92,7 +97,7 @@ pub struct Requeue {
     payload: Option<String>,
 
     /// Not more than so many per second [default: no limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::within(1..=u32::MAX))]
     per_second: Option<u32>,
 
     /// Spread evenly over this time: the new jobs are scheduled, and the command does not wait for them
@@ -138,8 +143,9 @@ pub async fn run(dead: Dead) -> Outcome {
 
 async fn list(args: List) -> Outcome {
     let client = args.connection.connect().await?;
+    let filter = if args.requeued { args.filter.read().requeued() } else { args.filter.read() };
     if args.group {
-        let groups = client.dead_groups(&args.filter.read(), Some(args.limit)).await?;
+        let groups = client.dead_groups(&filter, Some(args.limit)).await?;
         match args.json {
             true => output::json(&groups.iter().map(group::group_json).collect::<Vec<_>>())?,
             false => group::print_groups(&groups, client.now().await?, &args.filter.none())?,
@@ -150,7 +156,7 @@ async fn list(args: List) -> Outcome {
         Some(id) => Some(client.dead_letter(id).await?.ok_or_else(|| no_such_dead_letter(id))?),
         None => None,
     };
-    let letters = client.dead_letters(&args.filter.read(), after.as_ref(), Some(args.limit)).await?;
+    let letters = client.dead_letters(&filter, after.as_ref(), Some(args.limit)).await?;
     if args.json {
         output::json(&letters.iter().map(LetterJson::from).collect::<Vec<_>>())?;
         return Ok(0);
@@ -163,7 +169,10 @@ async fn list(args: List) -> Outcome {
             letter.queue.clone(),
             format!("{}/{}", letter.attempt, letter.max_attempts),
             output::relative(letter.died_at, now),
-            letter.cause.clone(),
+            match letter.replaced_by {
+                Some(new) => format!("{}, requeued as {new}", letter.cause),
+                None => letter.cause.clone(),
+            },
             output::start_of(&letter.message, 80),
         ]
     };

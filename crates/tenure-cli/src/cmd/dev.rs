@@ -12,8 +12,8 @@ use tenure_dev::{Consent, Options, Server};
 use tokio::process::{Child, Command};
 
 use crate::exit::Outcome;
-use crate::output;
 use crate::signals::{Signals, Stop};
+use crate::{number, output};
 
 /// How often a waiting command looks whether the server still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ pub struct Dev {
     data_dir: Option<PathBuf>,
 
     /// Port on 127.0.0.1 [default: the last one of this cluster, or a free one]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::within(1..=u16::MAX))]
     port: Option<u16>,
 
     /// A new cluster in a folder of its own, removed at the end

@@ -10,7 +10,7 @@ use tenure::{Enqueue, JobOptions, RawJson, limits};
 use super::ndjson;
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
-use crate::{output, when};
+use crate::{number, output, when};
 
 /// Enqueue a job, or a file of jobs
 ///
@@ -60,7 +60,7 @@ struct Options {
     queue: String,
 
     /// 1 (most urgent) to 4
-    #[arg(long, default_value_t = 2, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 2, allow_negative_numbers = true, value_parser = number::of::<i16>("write 1 to 4"))]
     priority: i16,
 
     /// Not before this instant: 2026-12-24T18:00:00Z
@@ -72,7 +72,7 @@ struct Options {
     delay: Option<Duration>,
 
     /// How often it may be tried: 1 to 1000
-    #[arg(long, default_value_t = 5, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 5, allow_negative_numbers = true, value_parser = number::of::<i16>("write 1 to 1000"))]
     max_attempts: i16,
 
     /// How long one attempt may take; 0: no limit [default: the one of its kind]

@@ -11,7 +11,7 @@ use tenure::{AttemptError, JobFilter, JobId, JobInfo, RawJson, WaitReason};
 
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
-use crate::output;
+use crate::{number, output};
 
 /// Look at jobs and cancel them
 #[derive(Debug, Subcommand)]
@@ -27,11 +27,17 @@ pub enum Job {
 Examples:
   tenure job list
   tenure job list --status running
+  tenure job list --status retrying,snoozed
   tenure job list --kind send_mail --status dead --limit 20
   tenure job list --before 12800          the next page: older than the last id of this one")]
 pub struct List {
-    #[arg(long, value_parser = state, help = format!("Only in this state: {}", states(&State::ALL)))]
-    status: Option<State>,
+    #[arg(long, value_name = "STATES", value_parser = state, value_delimiter = ',')]
+    #[arg(help = format!("Only in these states: {} [default: all of them]", states(&State::ALL)))]
+    status: Vec<State>,
+
+    /// With --status dead: also those that were requeued, and are open no longer
+    #[arg(long, requires = "status")]
+    requeued: bool,
 
     /// Only of this queue
     #[arg(long)]
@@ -46,7 +52,7 @@ pub struct List {
     before: Option<JobId>,
 
     /// How many: 1 to 1000
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = number::of::<usize>("write 1 to 1000"))]
     limit: usize,
 
     /// Print a JSON array
@@ -91,7 +97,8 @@ pub async fn run(job: Job) -> Outcome {
 
 async fn list(args: List) -> Outcome {
     let filter = JobFilter {
-        status: args.status,
+        statuses: args.status,
+        requeued: args.requeued,
         queue: args.queue,
         kind: args.kind,
         before: args.before,
@@ -107,7 +114,7 @@ async fn list(args: List) -> Outcome {
     let row = |job: &JobInfo| {
         vec![
             job.id.to_string(),
-            if job.overrun { format!("{}, overrun", job.status) } else { job.status.to_string() },
+            short_status(job),
             job.kind.clone(),
             job.queue.clone(),
             job.priority.to_string(),
@@ -140,8 +147,8 @@ async fn show(args: Show) -> Outcome {
     let optional = |value: Option<String>| value.unwrap_or_default();
     output::facts(&[
         ("id", job.id.to_string()),
-        ("status", status_text(&job)),
-        ("waits because", optional(waits_for.map(|wait| wait.explained))),
+        ("status", status_text(&job, waits_for.as_ref())),
+        ("waits because", optional(waits_for.filter(|_| job.status != State::Running).map(|wait| wait.explained))),
         ("kind", job.kind.clone()),
         ("queue", job.queue.clone()),
         ("priority", job.priority.to_string()),
@@ -171,10 +178,20 @@ fn limit(timeout: Duration) -> String {
     if timeout.is_zero() { "none".to_owned() } else { output::exact(timeout) }
 }
 
-fn status_text(job: &JobInfo) -> String {
-    match job.overrun {
-        true => format!("{} (overrun: it should have ended, and its handler does not stop)", job.status),
-        false => job.status.to_string(),
+fn short_status(job: &JobInfo) -> String {
+    match (job.overrun, job.replaced_by) {
+        (true, _) => format!("{}, overrun", job.status),
+        (false, Some(_)) => format!("{}, requeued", job.status),
+        (false, None) => job.status.to_string(),
+    }
+}
+
+/// The status, and of a job that runs what is wrong with that.
+fn status_text(job: &JobInfo, waits_for: Option<&WaitReason>) -> String {
+    match (job.overrun, waits_for) {
+        (_, Some(wait)) if job.status == State::Running => format!("{}\n{}", job.status, wait.explained),
+        (true, _) => format!("{} (overrun: it should have ended, and its handler does not stop)", job.status),
+        (false, _) => job.status.to_string(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `tenure queue`: what stands in the queues; pause, resume and drain; how long finished jobs are kept.
 
+pub mod unused;
+
 use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
@@ -22,7 +24,7 @@ pub enum Queue {
     Drain(Drain),
 }
 
-/// List the queues and what stands in them
+/// List the queues and what stands in them; dead letters that were requeued do not count
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tenure queue list\n  tenure queue list --json | jq '.queues[] | select(.paused_at)'"
@@ -324,6 +326,7 @@ async fn set(args: Set) -> Outcome {
             client.set_keep(args.queue.as_deref(), outcome, age).await?;
         }
     }
+    unused::warn(&client, args.queue.as_deref()).await;
     let keep = match &args.queue {
         None => client.keep_defaults().await?,
         Some(name) => {
@@ -360,7 +363,9 @@ async fn pause(args: Pause) -> Outcome {
         (None, Some(queue)) => client.pause(queue, by, reason).await?,
         (None, None) => return Err(nothing_named("pause")),
     };
-    answer(args.json, what, changed, "paused", "was paused already")
+    let code = answer(args.json, what, changed, "paused", "was paused already")?;
+    unused::warn(&client, what.queue).await;
+    Ok(code)
 }
 
 async fn resume(args: Resume) -> Outcome {
@@ -378,13 +383,16 @@ async fn resume(args: Resume) -> Outcome {
             eprintln!("{kind} is still paused {place}");
         }
     }
-    answer(args.json, what, changed, "resumed", "was not paused")
+    let code = answer(args.json, what, changed, "resumed", "was not paused")?;
+    unused::warn(&client, what.queue).await;
+    Ok(code)
 }
 
 async fn drain(args: Drain) -> Outcome {
     let client = args.connection.connect().await?;
     let reason = args.reason.as_deref().or(Some("drained"));
     let changed = client.pause(&args.queue, args.by.as_deref(), reason).await?;
+    unused::warn(&client, [args.queue.as_str()]).await;
     let left = if args.wait { Some(client.drained(&args.queue, args.timeout).await?) } else { None };
     match args.json {
         true => output::json(&json!({ "queue": args.queue, "changed": changed, "running": left }))?,

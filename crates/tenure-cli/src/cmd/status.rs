@@ -164,7 +164,22 @@ pub fn print_workers(workers: &[WorkerInfo], now: SystemTime) -> std::io::Result
         ]
     };
     let header = ["WORKER", "NAME", "STATE", "PROCESS", "RUNNING", "QUEUES", "SEEN", "STARTED"];
-    output::table(&header, workers.iter().map(row).collect(), "no workers")
+    output::table(&header, workers.iter().map(row).collect(), "no workers")?;
+    match stranded(workers) {
+        0 => Ok(()),
+        jobs => output::line(&format!(
+            "\nWARNING: no worker is there but such as look lost; the jobs that they hold ({jobs}) are given away as soon as another starts"
+        )),
+    }
+}
+
+/// Jobs of workers that look lost, while nobody is there who would give them away.
+fn stranded(workers: &[WorkerInfo]) -> i64 {
+    let is_lost = |worker: &&WorkerInfo| matches!(worker.state.as_str(), "suspected" | "dead");
+    match workers.iter().all(|worker| is_lost(&worker)) {
+        true => workers.iter().map(|worker| worker.running).sum(),
+        false => 0,
+    }
 }
 
 /// What overruns is a part of what runs.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::{Context, KindOptions, RawJson, RunningWorker, Summary, Worker, limits};
 
+use super::queue::unused;
 use crate::connection::Connection;
 use crate::exec;
 use crate::exit::{Failure, Outcome};
@@ -80,6 +81,9 @@ pub async fn run(args: Work) -> Outcome {
     let mut signals = Signals::listen()?;
     let mut worker = start(&args).await?;
     announce(&args, &worker);
+    if let Ok(client) = args.connection.connect().await {
+        unused::warn(&client, args.queues.iter().map(|(queue, _)| queue.as_str())).await;
+    }
     let summary = until_stopped(&mut worker, &mut signals).await;
     report(&args, &summary)
 }

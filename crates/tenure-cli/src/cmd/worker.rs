@@ -8,7 +8,7 @@ use serde_json::json;
 use super::status::{print_workers, worker_json};
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
-use crate::{output, when};
+use crate::{number, output, when};
 
 /// Look at workers, drain one and let it work again
 #[derive(Debug, Subcommand)]
@@ -20,9 +20,13 @@ pub enum Worker {
 
 /// List the registered workers, oldest first
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  tenure worker list\n  tenure worker list --json | jq '.[] | select(.running > 0)'"
-)]
+#[command(after_help = "\
+States: alive; drained: it finishes what it runs; suspected: it looks lost, and its jobs are given away as soon as another
+worker is there to do that; dead: they are being given away.
+
+Examples:
+  tenure worker list
+  tenure worker list --json | jq '.[] | select(.running > 0)'")]
 pub struct List {
     /// Print a JSON array
     #[arg(long)]
@@ -43,6 +47,7 @@ Examples:
   tenure worker drain 17 --wait --timeout 10m")]
 pub struct Drain {
     /// Its number, from `tenure worker list`
+    #[arg(value_parser = worker_number())]
     worker: i64,
 
     /// Come back when it runs nothing any more
@@ -66,6 +71,7 @@ pub struct Drain {
 #[command(after_help = "Examples:\n  tenure worker resume 17")]
 pub struct Resume {
     /// Its number
+    #[arg(value_parser = worker_number())]
     worker: i64,
 
     /// Print a JSON object
@@ -74,6 +80,10 @@ pub struct Resume {
 
     #[command(flatten)]
     connection: Connection,
+}
+
+fn worker_number() -> impl Fn(&str) -> Result<i64, String> + Clone + Send + Sync + 'static {
+    number::of("`tenure worker list` shows the workers' numbers")
 }
 
 /// Runs the verb.

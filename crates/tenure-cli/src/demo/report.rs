@@ -99,6 +99,11 @@ impl Report {
         self.lost == 0 && self.stored_twice == 0 && self.billed_twice == 0
     }
 
+    /// A worker was killed while it ran jobs.
+    pub fn was_hurt(&self) -> bool {
+        self.killed.iter().any(|killed| killed.jobs > 0)
+    }
+
     /// The report for people.
     pub fn to_text(&self) -> String {
         let mut text = String::from("\nreport, from the database\n");

@@ -176,7 +176,6 @@ impl Scene<'_> {
             }
         }
         display.finish(files, moved.0);
-        chaos.report_missed(&display);
         Ok(chaos.killed)
     }
 }
@@ -212,13 +211,6 @@ impl Chaos {
             self.killed.push(killed);
         }
         Ok(())
-    }
-
-    fn report_missed(&self, display: &Display) {
-        if self.wanted {
-            display
-                .say("chaos: the run was over before a worker could be killed while it ran jobs; give it more files");
-        }
     }
 }
 

@@ -20,7 +20,7 @@ begin
     where o.job_id is not null or d.job_id is not null or exists (select from tenure.job j where j.id = p_job);
 end $$;
 
--- jobs: the plain view of one row per job with a status. Read-only; cheap for one id (the leases of what runs are looked through) and for one status. Each branch is one table of state, so that
+-- jobs: the plain view of one row per job with a status; a dead letter that was requeued is still there, with replaced_by. Read-only; cheap for one id (the leases of what runs are looked through) and for one status. Each branch is one table of state, so that
 -- a condition on status leaves the other tables alone, and joins by ranges of ids as well as by block, so that either side can lead.
 create or replace view tenure.jobs as
 with state as (
@@ -51,27 +51,29 @@ with state as (
 )
 select j.id, j.kind, j.queue, s.status, j.priority, s.attempt, j.max_attempts, coalesce(s.due_at, j.run_at, j.created_at) as run_at, j.created_at,
        s.started_at, s.finished_at, greatest(j.created_at, s.started_at, s.finished_at, p.at, e.failed_at) as updated_at,
-       coalesce(w.name, s.worker_id::text) as worker, e.message as last_error, j.payload, s.result, p.value as progress,
+       coalesce(w.name, f.name, 'worker ' || s.worker_id || ' (left)') as worker, e.message as last_error, j.payload, s.result, p.value as progress,
        j.timeout_ms, tenure.idempotency_key_of(j) as idempotency_key, j.origin_id, j.replaces_id, x.new_id as replaced_by,
        coalesce(s.status = 'running' and j.id = any(w.overrun_jobs), false) as overrun, coalesce(z.snoozes, 0) as snoozes
 from state s
 join tenure.job j on j.id = s.id
 left join tenure.worker w on w.id = s.worker_id
+left join tenure.former_worker f on f.id = s.worker_id
 left join tenure.progress p on p.job_id = s.id
 left join tenure.snooze z on z.job_id = s.id
 left join tenure.replacement x on x.job_id = s.id
 left join lateral (select a.message, a.failed_at from tenure.attempt_error a where a.job_id = s.id order by a.attempt desc, a.lease_id desc limit 1) e on true
 union all
 select d.job_id, d.kind, d.queue, 'dead', d.priority, d.attempt, d.max_attempts, coalesce(d.run_at, d.created_at), d.created_at,
-       d.started_at, d.died_at, d.died_at, coalesce(w.name, d.worker_id::text), d.message, d.payload, null, p.value,
+       d.started_at, d.died_at, d.died_at, coalesce(w.name, f.name, 'worker ' || d.worker_id || ' (left)'), d.message, d.payload, null, p.value,
        d.timeout_ms, d.idempotency_key, d.origin_id, d.replaces_id, x.new_id, false, coalesce(z.snoozes, 0)
 from tenure.dead_letter d
 left join tenure.worker w on w.id = d.worker_id
+left join tenure.former_worker f on f.id = d.worker_id
 left join tenure.progress p on p.job_id = d.job_id
 left join tenure.snooze z on z.job_id = d.job_id
 left join tenure.replacement x on x.job_id = d.job_id;
 
--- queue_stats: what waits in each queue. Counts bundles, so that a million jobs cost ten thousand rows.
+-- queue_stats: what waits in each queue; as dead count the dead letters that are open, not those that were requeued. Counts bundles, so that a million jobs cost ten thousand rows.
 create or replace function tenure.queue_stats() returns table (queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint,
                                                     oldest_due_at timestamptz, paused_at timestamptz, paused_by text, pause_reason text)
 language sql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
@@ -100,10 +102,10 @@ language sql stable security definer set search_path = pg_catalog, tenure, pg_te
   order by s.queue
 $$;
 
--- worker_list: the workers without their tokens.
+-- worker_list: the workers without their tokens. Who is suspected is found out when somebody looks: with nobody to maintain, no row says it.
 create or replace view tenure.worker_list as
-select w.id, w.name, w.host, w.pid, w.version, w.queues, w.kinds, w.started_at, w.seen_at, w.lease_until, w.lease_ms, w.locked_at is not null as has_lock,
-       case when w.dead_at is not null then 'dead' when w.suspected_at is not null then 'suspected' when exists (select from tenure.worker_drain d where d.worker_id = w.id) then 'drained' else 'alive' end as state,
+select w.id, w.name, w.host, w.pid, w.version, w.queues, w.kinds, w.started_at, w.seen_at, w.lease_until, w.lease_ms, coalesce(s.has_lock, false) as has_lock,
+       case when w.dead_at is not null then 'dead' when s.by is not null then 'suspected' when exists (select from tenure.worker_drain d where d.worker_id = w.id) then 'drained' else 'alive' end as state,
        (select coalesce(sum(bit_count(l.strip)), 0) from tenure.lease l where l.worker_id = w.id) as running,
        cardinality(w.overrun_jobs) as overruns
-from tenure.worker w;
+from tenure.worker w left join tenure.sightings() s on s.worker_id = w.id;

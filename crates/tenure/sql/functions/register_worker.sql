@@ -70,12 +70,19 @@ begin
       returning w.lease_ms, array(select c.job_id from tenure.cancel_request c where c.worker_id = w.id order by c.job_id limit 1000);
 end $$;
 
--- leave_worker: the last act of a clean stop. False: it still holds leases, or was given up.
+-- leave_worker: the last act of a clean stop. False: it still holds leases, or was given up. Its name stays for those who look at its jobs.
 create or replace function tenure.leave_worker(p_worker bigint, p_token uuid) returns boolean
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+declare
+  v_name text;
 begin
   delete from tenure.worker w
     where w.id = p_worker and w.token = p_token and w.dead_at is null
-      and not exists (select from tenure.lease l where l.worker_id = w.id);
-  return found;
+      and not exists (select from tenure.lease l where l.worker_id = w.id)
+    returning w.name into v_name;
+  if not found then
+    return false;
+  end if;
+  insert into tenure.former_worker (id, name) values (p_worker, v_name) on conflict do nothing;
+  return true;
 end $$;

@@ -57,10 +57,14 @@ begin
   update tenure.duty d set place = case when v_more and v_failed > 0 then v_lease.id else 0 end
     where d.name = 'rescue' and (d.place > 0 or v_more and v_failed > 0);
   -- The row stays a while: a claim that was under way when its worker died commits leases afterwards, and is found by them.
-  delete from tenure.worker w
-    where w.id = any(array(select x.id from tenure.worker x
-                           where x.dead_at < clock_timestamp() - c_dead_kept and not exists (select from tenure.lease l where l.worker_id = x.id)
-                           order by x.id for update skip locked));
+  -- Its jobs outlast it, and are shown with its name; one that was put there for orphans had none.
+  with gone as (
+    delete from tenure.worker w
+      where w.id = any(array(select x.id from tenure.worker x
+                             where x.dead_at < clock_timestamp() - c_dead_kept and not exists (select from tenure.lease l where l.worker_id = x.id)
+                             order by x.id for update skip locked))
+      returning w.id, w.name, w.pid)
+  insert into tenure.former_worker (id, name) select g.id, g.name from gone g where g.pid <> 0 order by g.id on conflict do nothing;
   -- Last, since it locks the rows of workers that may be on their way back.
   perform tenure.sight_workers();
   return json_build_object('dead', v_dead, 'rescued', v_jobs, 'jobs', to_json(v_named), 'more', v_more and v_jobs > 0,
@@ -94,6 +98,20 @@ language sql stable as $$
   left join pg_stat_get_activity(pg_backend_pid()) me on true
 $$;
 
+-- sightings: how each worker that was not given up looks at this moment: 'l' its session lock is free, 't' its lease is over, null it shows itself; and
+-- whether a connection of its holds the lock. The locks are looked at once, whatever the number of workers. For rescue, and for people, who
+-- look also while nobody maintains: then the rows of workers tell of nothing.
+create or replace function tenure.sightings() returns table (worker_id bigint, by "char", has_lock boolean)
+language sql stable rows 100 security definer set search_path = pg_catalog, tenure, pg_temp as $$
+  with held as materialized (select h.key from tenure.locks_held() h),
+  since as materialized (select tenure.locks_count_since() as at)
+  select w.id, case when w.locked_at > since.at and not k.is_held then 'l' when w.lease_until < clock_timestamp() then 't' end::"char",
+         w.locked_at is not null and k.is_held
+  from tenure.worker w cross join since
+  cross join lateral (select exists (select from held h where h.key = tenure.lock_key(w.id)) as is_held) k
+  where w.dead_at is null
+$$;
+
 -- Is no connection of this worker alive, as far as its session lock can tell?
 create or replace function tenure.lock_is_free(w tenure.worker) returns boolean
 language sql stable as $$
@@ -104,14 +122,9 @@ $$;
 create or replace function tenure.sight_workers() returns void
 language plpgsql as $$
 begin
-  with held as materialized (select h.key from tenure.locks_held() h),
-  since as materialized (select tenure.locks_count_since() as at),
-  seen as materialized (
-    select w.id, case when w.locked_at > since.at and not exists (select from held h where h.key = tenure.lock_key(w.id)) then 'l'
-                      when w.lease_until < clock_timestamp() then 't' end::"char" as by
-    from tenure.worker w cross join since where w.dead_at is null),
+  with seen as materialized (select s.worker_id, s.by from tenure.sightings() s),
   changed as (
-    select w.id, s.by from tenure.worker w join seen s on s.id = w.id
+    select w.id, s.by from tenure.worker w join seen s on s.worker_id = w.id
     where w.suspected_by is distinct from s.by and w.dead_at is null order by w.id for update of w skip locked)
   update tenure.worker w
     set suspected_by = c.by, suspected_at = case when c.by is not null then clock_timestamp() end
@@ -196,7 +209,8 @@ end $$;
 
 -- adopt_orphans: leases whose worker row is missing altogether (deleted by hand, or lost in a restore) get one that is dead, so that the next rescue
 -- finds them. It reads the index by worker from one worker to the next. Returns the number of workers. Drains of workers that are gone are removed a
--- day later: until then their processes, which were only cut off, may register anew, and are drained still.
+-- day later: until then their processes, which were only cut off, may register anew, and are drained still. Names of workers that have gone go after
+-- 90 days.
 create or replace function tenure.adopt_orphans() returns bigint
 language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -218,5 +232,8 @@ begin
     where d.worker_id = any(array(select x.worker_id from tenure.worker_drain x
                                   where x.gone_at is null and not exists (select from tenure.worker w where w.id = x.worker_id)
                                   order by x.worker_id for update skip locked));
+  delete from tenure.former_worker f
+    where f.id = any(array(select x.id from tenure.former_worker x where x.gone_at < clock_timestamp() - interval '90 days'
+                           order by x.gone_at limit 1000 for update skip locked));
   return v_workers;
 end $$;

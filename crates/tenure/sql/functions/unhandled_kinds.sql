@@ -6,13 +6,13 @@ create or replace function tenure.unhandled_kinds() returns table (queue text, k
 language sql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
   with waiting as materialized (
     select r.queue, r.kind, sum(bit_count(r.mask))::bigint as available, min(r.block) as first_block
-    from tenure.ready r group by r.queue, r.kind)
+    from tenure.ready r group by r.queue, r.kind),
+  shown as materialized (select s.worker_id from tenure.sightings() s where s.by is null)
   select w.queue, w.kind, w.available,
          (select min(coalesce(j.run_at, j.created_at)) from tenure.job j where j.id >= w.first_block * 128 and j.id < w.first_block * 128 + 128),
          tenure.refused_text(w.queue, w.kind)
   from waiting w
   where not exists (
-    select from tenure.worker k
-    where k.dead_at is null and k.lease_until > clock_timestamp() and w.queue = any(k.queues) and w.kind = any(k.kinds))
+    select from shown s join tenure.worker k on k.id = s.worker_id where w.queue = any(k.queues) and w.kind = any(k.kinds))
   order by w.queue, w.kind
 $$;

@@ -1,5 +1,6 @@
 -- waits_for: why a job does not run now: one reason, the one to look at first. No row: it runs, it has ended, or there is no such job.
--- Reasons: held · queue_paused · kind_paused · not_due · being_moved · no_worker · suspect · turn. Locks: none.
+-- A job that is with a worker that looks lost waits too: to be given away, which somebody else has to do.
+-- Reasons: worker_suspected · held · queue_paused · kind_paused · not_due · being_moved · no_worker · suspect · turn. Locks: none.
 create or replace function tenure.waits_for(p_job bigint) returns table (reason text, explained text)
 language plpgsql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
 #variable_conflict use_column
@@ -15,7 +16,16 @@ begin
                        where r.block = j.id >> 7 and r.queue = j.queue and get_bit(r.mask, (j.id & 127)::integer) = 1
                          and (r.id <> r.block or (r.id = j.id >> 7 and r.priority = j.priority)) limit 1) r on j.status = 'available'
     where j.id = p_job;
-  if v_job.status is null or v_job.status in ('running', 'completed', 'cancelled', 'dead') then
+  if v_job.status = 'running' then
+    return query
+      select 'worker_suspected', format('worker %s ("%s", process %s on %s) looks lost; it was heard of last at %s. %s', w.id, w.name, w.pid, w.host, tenure.instant_text(w.seen_at),
+        case when exists (select from tenure.sightings() o where o.worker_id <> w.id and o.by is null) then 'Another worker gives the job away in a moment'
+             else 'No other worker is there: the job is given away as soon as one starts' end)
+      from tenure.lease_of(p_job) l join tenure.worker w on w.id = l.worker_id left join tenure.sightings() s on s.worker_id = w.id
+      where w.dead_at is not null or s.by is not null;
+    return;
+  end if;
+  if v_job.status is null or v_job.status in ('completed', 'cancelled', 'dead') then
     return;
   end if;
   if v_job.status = 'held' then
@@ -39,7 +49,7 @@ begin
     return query select 'not_due', format('%s: it is due at %s', v_job.status, tenure.instant_text(v_job.run_at));
     return;
   end if;
-  if not exists (select from tenure.worker w where w.dead_at is null and not exists (select from tenure.worker_drain d where d.worker_id = w.id) and v_job.queue = any(w.queues) and v_job.kind = any(w.kinds)) then
+  if not exists (select from tenure.sightings() s join tenure.worker w on w.id = s.worker_id where s.by is null and not exists (select from tenure.worker_drain d where d.worker_id = w.id) and v_job.queue = any(w.queues) and v_job.kind = any(w.kinds)) then
     return query select 'no_worker', format('no worker takes jobs of the kind %s from the queue %s', v_job.kind, v_job.queue)
                                      || coalesce(': ' || tenure.refused_text(v_job.queue, v_job.kind), '');
   elsif v_job.status <> 'available' then

@@ -126,6 +126,14 @@ create table tenure.worker_drain (
   gone_at    timestamptz           -- when maintenance found no such worker; its process may still come back under another number
 );
 
+-- The names of workers that have gone, for those who look at the jobs that they ran. Kept for 90 days; then only the number is known.
+create table tenure.former_worker (
+  id      bigint primary key,
+  name    text not null,
+  gone_at timestamptz not null default clock_timestamp()
+);
+create index former_worker_gone on tenure.former_worker (gone_at);
+
 create table tenure.sleeper (
   queue     text not null,
   minute    bigint not null,         -- in which it went to sleep, or said so again: counts to the end of the next one

@@ -9,9 +9,9 @@ use super::executor::Executor;
 use super::executor::sealed::{Param, Run};
 use crate::model::limits::{COPY_PIECE_BYTES, ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES};
 use crate::model::{Start, check_payload, names};
-use crate::store::Texts;
 use crate::store::enqueue::{BEFORE_COPY, COPY_INBOX, ENQUEUE_INBOX, ENQUEUE_MANY, TRANSACTION};
-use crate::{Enqueue, Error, JobId, JobOptions, RawJson};
+use crate::store::{Session, Texts};
+use crate::{Enqueue, Error, ErrorCode, JobId, JobOptions, RawJson};
 
 impl Client {
     /// Enqueues jobs of one kind with the same options, all or none. Gives their ids in the order of the payloads.
@@ -31,10 +31,14 @@ impl Client {
         P: Serialize + Send,
     {
         let mut session = self.session().await?;
-        let mut tx = begin(session.client_mut()).await?;
-        let ids = self.enqueue_many_in(&mut tx, kind, payloads, options).await?;
-        commit(tx).await?;
-        Ok(ids)
+        let done = async {
+            let mut tx = begin(session.client_mut()).await?;
+            let ids = self.enqueue_many_in(&mut tx, kind, payloads, options).await?;
+            commit(tx).await?;
+            Ok(ids)
+        };
+        let done = done.await;
+        explained(&session, done).await
     }
 
     /// The same in the caller's transaction. On a connection without one, every 10,000 commit by themselves.
@@ -91,10 +95,14 @@ impl Client {
         jobs: impl IntoIterator<Item = Result<Enqueue, Error>, IntoIter: Send>,
     ) -> Result<Vec<JobId>, Error> {
         let mut session = self.session().await?;
-        let mut tx = begin(session.client_mut()).await?;
-        let ids = self.copy_in(&mut tx, jobs.into_iter()).await?;
-        commit(tx).await?;
-        Ok(ids)
+        let done = async {
+            let mut tx = begin(session.client_mut()).await?;
+            let ids = self.copy_in(&mut tx, jobs.into_iter()).await?;
+            commit(tx).await?;
+            Ok(ids)
+        };
+        let done = done.await;
+        explained(&session, done).await
     }
 
     /// The same in the caller's transaction.
@@ -131,6 +139,14 @@ async fn begin(client: &mut tokio_postgres::Client) -> Result<tokio_postgres::Tr
 
 async fn commit(tx: tokio_postgres::Transaction<'_>) -> Result<(), Error> {
     tx.commit().await.map_err(|e| Error::postgres("commit the enqueued jobs", e))
+}
+
+/// That there is no schema at all says more than what of it was missed first. The transaction is over.
+async fn explained<T>(session: &Session, done: Result<T, Error>) -> Result<T, Error> {
+    if done.as_ref().is_err_and(|error| error.code() == ErrorCode::Schema) {
+        session.check_schema().await.map_err(|e| Error::store("look for the schema", e))?;
+    }
+    done
 }
 
 /// The next payloads for one statement: at most so many, and not much more than so many bytes.

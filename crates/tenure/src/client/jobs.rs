@@ -41,7 +41,7 @@ pub struct JobInfo {
     pub finished_at: Option<SystemTime>,
     /// When anything last happened to it.
     pub updated_at: SystemTime,
-    /// Who runs it or ran it last: the worker's name, or its number when it is gone.
+    /// Who runs it or ran it last: the worker's name; `worker 17 (left)` when it has gone for longer than 90 days.
     pub worker: Option<String>,
     /// The message of the last failed attempt.
     pub last_error: Option<String>,
@@ -70,8 +70,10 @@ pub struct JobInfo {
 /// Which jobs to list; all of them by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFilter {
-    /// Only in this state.
-    pub status: Option<State>,
+    /// Only in one of these states; none: in any. Of the dead those are meant that are open: not requeued.
+    pub statuses: Vec<State>,
+    /// With [`State::Dead`] among the states: dead letters that were requeued, too. Without states they are listed anyhow.
+    pub requeued: bool,
     /// Only of this queue.
     pub queue: Option<String>,
     /// Only of this kind.
@@ -147,10 +149,10 @@ impl Client {
     /// `BadInput`: the limit is outside 1 to 1,000.
     pub async fn list(&self, filter: &JobFilter) -> Result<Vec<JobInfo>, Error> {
         let limit = page_size(filter.limit)?;
-        let status = filter.status.map(State::as_str);
+        let statuses: Vec<&str> = filter.statuses.iter().map(|state| state.as_str()).collect();
         let session = self.session().await?;
         let rows = session
-            .query(&LIST_JOBS, &[&status, &filter.queue, &filter.kind, &filter.before, &limit])
+            .query(&LIST_JOBS, &[&statuses, &filter.queue, &filter.kind, &filter.before, &limit, &filter.requeued])
             .await
             .map_err(|e| Error::store(LIST_JOBS.name, e))?;
         rows.iter().map(read_job).collect()

@@ -35,7 +35,8 @@ pub struct KindPause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitReason {
-    /// For programs: `queue_paused`, `kind_paused`, `not_due`, `held`, `no_worker`, `suspect`, `being_moved` or `turn`.
+    /// For programs: `queue_paused`, `kind_paused`, `not_due`, `held`, `no_worker`, `suspect`, `being_moved`, `turn`,
+    /// or of a job that runs: `worker_suspected`, its worker looks lost.
     pub reason: String,
     /// For people: a sentence with the names and instants.
     pub explained: String,
@@ -113,7 +114,8 @@ impl Client {
         rows.iter().map(read).collect()
     }
 
-    /// Why this job does not run: the one reason to look at first. None: it runs, has ended, or does not exist.
+    /// Why this job does not run, or runs on a worker that looks lost: the one reason to look at first. None: it runs, has
+    /// ended, or does not exist.
     ///
     /// # Errors
     /// Those of the database.

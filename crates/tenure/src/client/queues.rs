@@ -66,9 +66,10 @@ pub struct WorkerInfo {
     pub seen_at: SystemTime,
     /// Until when its leases hold.
     pub lease_until: SystemTime,
-    /// Does it hold the lock by which a death is noticed at once?
+    /// Does it hold, at this moment, the lock by which a death is noticed at once?
     pub has_lock: bool,
-    /// `alive`, `suspected`, `drained` (it finishes what it runs) or `dead`.
+    /// `alive`, `drained` (it finishes what it runs), `suspected` (its lock is free or its lease is over at this moment: it looks
+    /// lost, and its jobs are given away as soon as another worker is there) or `dead` (they are being given away).
     pub state: String,
     /// Jobs that it holds.
     pub running: i64,

@@ -46,7 +46,7 @@ pub fn sqlstate(state: &str) -> Fail {
     let text = format!("database error, SQLSTATE {state}");
     let fail = match (state, state.get(..2).unwrap_or("")) {
         ("40001" | "40P01", _) => Fail::snooze(CONFLICT_PAUSE),
-        ("TN002" | "TN004" | "TN005", _) => Fail::permanent(text),
+        ("TN002" | "TN004" | "TN005" | "TN006", _) => Fail::permanent(text),
         (_, "22" | "23" | "28" | "42" | "0A") => Fail::permanent(text),
         (_, _) => Fail::retry(text),
     };

@@ -18,17 +18,18 @@ pub(crate) const GET_JOB: Statement = Statement {
     params: &[Type::INT8],
 };
 
-/// Status, queue and kind (null: any), below this id (null: from the newest), how many. `offset 0` keeps the planner from
+/// Statuses, queue and kind (null: any), below this id (null: from the newest), how many, and whether dead letters that were
+/// requeued are among the dead. `offset 0` keeps the planner from
 /// joining with all of the view: it looks up one id at a time.
 pub(crate) const LIST_JOBS: Statement = Statement {
     name: "list jobs",
     sql: concat!(
         "select ",
         job_columns!(),
-        " from tenure.pick_jobs($1, $2, $3, $4, $5::bigint::integer) as p(id) \
+        " from tenure.pick_jobs($1, $2, $3, $4, $5::bigint::integer, $6) as p(id) \
          cross join lateral (select v.* from tenure.jobs v where v.id = p.id offset 0) j order by j.id desc"
     ),
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+    params: &[Type::TEXT_ARRAY, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::BOOL],
 };
 
 pub(crate) const END_OF_JOB: Statement = Statement {
@@ -39,7 +40,7 @@ pub(crate) const END_OF_JOB: Statement = Statement {
 
 pub(crate) const ATTEMPT_ERRORS: Statement = Statement {
     name: "list the failed attempts",
-    sql: "select e.attempt, e.cause, e.message, e.details, coalesce(e.worker_name, e.worker_id::text), e.started_at, e.failed_at \
+    sql: "select e.attempt, e.cause, e.message, e.details, coalesce(e.worker_name, 'worker ' || e.worker_id || ' (left)'), e.started_at, e.failed_at \
           from tenure.attempt_error e where e.job_id = $1 order by e.attempt, e.lease_id limit $2",
     params: &[Type::INT8, Type::INT8],
 };
@@ -56,7 +57,7 @@ pub(crate) const DISCARD: Statement =
 macro_rules! dead_filter {
     () => {
         " from tenure.dead_letter d left join tenure.replacement x on x.job_id = d.job_id \
-         where x.job_id is null and ($1 is null or d.queue = $1) and ($2 is null or d.kind = $2) \
+         where ($7 or x.job_id is null) and ($1 is null or d.queue = $1) and ($2 is null or d.kind = $2) \
          and ($3 is null or d.cause = $3) and ($4 is null or d.died_at < $4) and ($5 is null or d.died_at >= $5) \
          and ($6 is null or d.fingerprint = $6)"
     };
@@ -69,10 +70,11 @@ macro_rules! dead_columns {
     };
 }
 
-/// The parameters of [`dead_filter`]: queue, kind, cause, died before, died since, fingerprint (null: any).
+/// The parameters of [`dead_filter`]: queue, kind, cause, died before, died since, fingerprint (null: any), and
+/// whether those that were requeued are among them.
 macro_rules! dead_filter_params {
     ($($more:expr),*) => {
-        &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::TEXT, $($more),*]
+        &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::TEXT, Type::BOOL, $($more),*]
     };
 }
 
@@ -83,7 +85,7 @@ pub(crate) const LIST_DEAD: Statement = Statement {
         "select ",
         dead_columns!(),
         dead_filter!(),
-        " and ($7 is null or (d.died_at, d.job_id) > ($7, $8)) order by d.died_at, d.job_id limit $9"
+        " and ($8 is null or (d.died_at, d.job_id) > ($8, $9)) order by d.died_at, d.job_id limit $10"
     ),
     params: dead_filter_params![Type::TIMESTAMPTZ, Type::INT8, Type::INT8],
 };
@@ -96,7 +98,7 @@ pub(crate) const GROUP_DEAD: Statement = Statement {
          from (select d.fingerprint, count(*) as letters, array_agg(distinct d.kind) as kinds, min(d.died_at) as first_at, \
          max(d.died_at) as last_at, max(d.job_id) as example",
         dead_filter!(),
-        " group by d.fingerprint order by count(*) desc, d.fingerprint limit $7) g \
+        " group by d.fingerprint order by count(*) desc, d.fingerprint limit $8) g \
          join tenure.dead_letter e on e.job_id = g.example order by g.letters desc, g.fingerprint"
     ),
     params: dead_filter_params![Type::INT8],
@@ -124,10 +126,10 @@ pub(crate) const GET_DEAD: Statement = Statement {
 pub(crate) const REQUEUE_DEAD: Statement = Statement {
     name: "requeue dead letters",
     sql: concat!(
-        "select d.job_id, tenure.requeue(d.job_id, null, $10 + (d.place - random()) * $11 * interval '1 millisecond'), d.died_at \
+        "select d.job_id, tenure.requeue(d.job_id, null, $11 + (d.place - random()) * $12 * interval '1 millisecond'), d.died_at \
          from (select d.job_id, d.died_at, row_number() over (order by d.died_at, d.job_id) as place",
         dead_filter!(),
-        " and ($7 is null or (d.died_at, d.job_id) > ($7, $8)) order by d.died_at, d.job_id limit $9) d"
+        " and ($8 is null or (d.died_at, d.job_id) > ($8, $9)) order by d.died_at, d.job_id limit $10) d"
     ),
     params: dead_filter_params![Type::TIMESTAMPTZ, Type::INT8, Type::INT8, Type::TIMESTAMPTZ, Type::FLOAT8],
 };
@@ -138,7 +140,7 @@ pub(crate) const DISCARD_DEAD: Statement = Statement {
     sql: concat!(
         "select d.job_id, tenure.discard(d.job_id), d.died_at from (select d.job_id, d.died_at",
         dead_filter!(),
-        " and ($7 is null or (d.died_at, d.job_id) > ($7, $8)) order by d.died_at, d.job_id limit $9) d"
+        " and ($8 is null or (d.died_at, d.job_id) > ($8, $9)) order by d.died_at, d.job_id limit $10) d"
     ),
     params: dead_filter_params![Type::TIMESTAMPTZ, Type::INT8, Type::INT8],
 };

@@ -14,8 +14,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQueryMessage, Socket};
 
 use super::address;
@@ -38,6 +39,11 @@ const OWN_SETTINGS: &str = r"-c jit=off -c default_transaction_isolation=read\ c
 /// For a worker's sessions: their statements have a deadline of their own, and a group of reports that was cut off would
 /// only come again; and a session that is idle is one that waits for work. For a person's or a program's questions the limits stand that were set for them.
 const UNTIMED: &str = "-c statement_timeout=0 -c idle_session_timeout=0";
+
+/// What the server says when a schema, a table or a function is not there.
+const MISSING: [&str; 3] = ["3F000", "42P01", "42883"];
+/// See `errors.sql`.
+const NOT_MIGRATED: &str = "TN006";
 
 /// How to make a [`Session`].
 #[derive(Clone)]
@@ -223,6 +229,16 @@ impl Session {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
         debug_assert_eq!(statement.params.len(), params.len(), "parameters of {}", statement.name);
+        let answer = self.ask(statement, params).await;
+        if let Err(StoreError::Refused { sqlstate, .. }) = &answer
+            && MISSING.contains(&sqlstate.code())
+        {
+            self.check_schema().await?;
+        }
+        answer
+    }
+
+    async fn ask(&self, statement: &'static Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
         self.within_deadline(async {
             if self.options.pooler {
                 return self.query_unnamed(statement, params).await;
@@ -260,6 +276,25 @@ impl Session {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
         }))
+    }
+
+    /// An error when there is nothing of tenure in the schema. Asked where a statement missed something, so that all verbs say
+    /// the same of a database that was never migrated, and not which of its tables they looked for first.
+    pub(crate) async fn check_schema(&self) -> Result<(), StoreError> {
+        const FIND: &str = "select c.relname::text from pg_catalog.pg_class c join pg_catalog.pg_namespace n \
+                            on n.oid = c.relnamespace where n.nspname = $1 and c.relname = 'migration'";
+        let schema = self.schema();
+        let found = async { Ok(self.client.query_typed(FIND, &[(&schema, Type::TEXT)]).await?) };
+        if !self.within_deadline(found).await?.is_empty() {
+            return Ok(());
+        }
+        let database = self.options.config.get_dbname().map(|name| format!(" {name:?}")).unwrap_or_default();
+        Err(StoreError::Refused {
+            sqlstate: SqlState::from_code(NOT_MIGRATED),
+            message: format!("the database{database} has no schema {schema:?} of tenure"),
+            detail: None,
+            hint: Some("run `tenure migrate`, with the same database and --schema".to_owned()),
+        })
     }
 
     /// The name of the schema that was chosen.

@@ -264,15 +264,15 @@ async fn lists_find_jobs_by_state_queue_and_kind_newest_first() {
             client.list(&filter).await.unwrap().into_iter().map(|job| job.id).collect()
         };
         let newest: Vec<JobId> = ready.iter().rev().take(120).copied().collect();
-        let available = JobFilter { status: Some(State::Available), limit: Some(120), ..JobFilter::default() };
+        let available = JobFilter { statuses: vec![State::Available], limit: Some(120), ..JobFilter::default() };
         assert_eq!(ids(available.clone()).await, newest);
         let page = JobFilter { before: newest.last().copied(), ..available };
         assert_eq!(ids(page).await, ready.iter().rev().skip(120).take(120).copied().collect::<Vec<_>>());
-        let scheduled = JobFilter { status: Some(State::Scheduled), ..JobFilter::default() };
+        let scheduled = JobFilter { statuses: vec![State::Scheduled], ..JobFilter::default() };
         assert_eq!(ids(scheduled).await, later.iter().rev().copied().collect::<Vec<_>>());
         assert_eq!(ids(JobFilter { queue: Some("q".into()), ..JobFilter::default() }).await.len(), 3);
         assert_eq!(ids(JobFilter { kind: Some("other".into()), ..JobFilter::default() }).await, []);
-        let cancelled = JobFilter { status: Some(State::Cancelled), ..JobFilter::default() };
+        let cancelled = JobFilter { statuses: vec![State::Cancelled], ..JobFilter::default() };
         assert_eq!(ids(cancelled).await, [ready[0]]);
         assert_eq!(ids(JobFilter { limit: Some(1_000), ..JobFilter::default() }).await.len(), 303);
         for limit in [0, 1_001] {

@@ -1,5 +1,6 @@
 //! What people do to jobs and queues, and what maintenance does: cancel, pause, requeue, discard, rescue, promote.
 
+use tenure::JobId;
 use tenure::testing::until;
 use tenure_scenarios::protocol::{Hand, NOT_FOUND, REFUSED, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
@@ -187,6 +188,75 @@ async fn a_heartbeat_extends_the_lease() {
 }
 
 #[tokio::test]
+async fn a_worker_that_is_gone_is_suspected_by_whoever_looks_although_nobody_maintains() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        let (taken, waiting) = (JobId::from(stage.enqueue(&act()).await), JobId::from(stage.enqueue(&act()).await));
+        let mut only = hand(stage).await;
+        only.claim(1).await.unwrap();
+        let look = async || {
+            let worker = client.workers().await.unwrap().remove(0);
+            (worker.state, worker.has_lock)
+        };
+        let why = async |job| client.waits_for(job).await.unwrap().map(|wait| (wait.reason, wait.explained));
+        assert_eq!((look().await, why(taken).await), (("alive".to_owned(), true), None));
+        assert!(client.unhandled_kinds().await.unwrap().is_empty());
+
+        drop(only);
+        until("its lock to be free", async || (!look().await.1).then_some(())).await;
+        assert_eq!(look().await.0, "suspected");
+        let (reason, explained) = why(taken).await.expect("it does not run");
+        assert_eq!(reason, "worker_suspected");
+        assert!(explained.contains("looks lost") && explained.contains("as soon as one starts"), "{explained}");
+        assert_eq!(why(waiting).await.expect("a reason").0, "no_worker");
+        assert_eq!(client.unhandled_kinds().await.unwrap().len(), 1);
+
+        let other = hand(stage).await;
+        let (_, explained) = why(taken).await.expect("it does not run");
+        assert!(explained.contains("Another worker gives the job away"), "{explained}");
+        assert_eq!(why(waiting).await.expect("a reason").0, "turn");
+        // One that is frozen holds its lock for as long as its connections live.
+        let over = "update tenure.worker set lease_until = clock_timestamp() - interval '1 s' where id = $1";
+        stage.execute(over, &[&other.worker]).await;
+        let frozen = client.workers().await.unwrap().remove(1);
+        assert_eq!((frozen.state.as_str(), frozen.has_lock), ("suspected", true));
+        other.heartbeat().await.unwrap().expect("alive");
+        assert_eq!(client.workers().await.unwrap().remove(1).state, "alive");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_is_shown_by_its_name_after_it_has_gone_in_whichever_way() {
+    on_stage(Size::Ci, async |stage| {
+        let (first, second) = (stage.enqueue(&act()).await, stage.enqueue(&act()).await);
+        let name =
+            async |job: i64| stage.one::<Option<String>>("select worker from tenure.jobs where id = $1", &[&job]).await;
+        let registered = |name: &str| Registration { name: name.into(), ..Registration::default() };
+        let mut leaves = stage.hand(&registered("leaves")).await;
+        let jobs = leaves.claim(1).await.unwrap().0;
+        leaves.complete(&jobs).await.unwrap();
+        let leave = "select tenure.leave_worker($1, $2::text::uuid)";
+        assert!(stage.one::<bool>(leave, &[&leaves.worker, &leaves.token]).await);
+        assert_eq!(name(first).await.as_deref(), Some("leaves"));
+
+        let mut dies = stage.hand(&registered("dies")).await;
+        let jobs = dies.claim(1).await.unwrap().0;
+        dies.complete(&jobs).await.unwrap();
+        let dead = "update tenure.worker set dead_at = clock_timestamp() - interval '1 hour' where id = $1";
+        stage.execute(dead, &[&dies.worker]).await;
+        stage.rescue().await;
+        assert_eq!(stage.count("select count(*) from tenure.worker", &[]).await, 0);
+        assert_eq!(name(second).await.as_deref(), Some("dies"));
+
+        stage.execute("update tenure.former_worker set gone_at = clock_timestamp() - interval '91 days'", &[]).await;
+        stage.execute("select tenure.adopt_orphans()", &[]).await;
+        assert_eq!(name(second).await, Some(format!("worker {} (left)", dies.worker)));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_worker_with_no_jobs_left_can_leave() {
     on_stage(Size::Ci, async |stage| {
         stage.enqueue(&act()).await;
@@ -289,7 +359,7 @@ async fn pages_of_waiting_jobs_leave_none_out_however_their_block_was_split() {
         for job in jobs.iter().rev() {
             assert_eq!(hand.fail(job, "retry", Some(0)).await.unwrap(), "retrying");
         }
-        let page = "select array_agg(id) from (select tenure.pick_jobs('available', null, null, $1, 7) as id) p";
+        let page = "select array_agg(id) from (select tenure.pick_jobs('{available}', null, null, $1, 7) as id) p";
         let (mut seen, mut before) = (Vec::new(), None::<i64>);
         while let Some(page) = stage.one::<Option<Vec<i64>>>(page, &[&before]).await {
             before = page.last().copied();

@@ -5,7 +5,7 @@ use tenure::{Cause, DeadFilter, JobId};
 use crate::exit::Failure;
 use crate::when::{self, When};
 
-/// Which dead letters; those that were requeued are never among them
+/// Which dead letters
 #[derive(Debug, clap::Args)]
 pub struct Filter {
     /// Only of this queue

@@ -7,7 +7,8 @@ use tokio_postgres::types::ToSql;
 use crate::Error;
 use crate::client::queues::Clock;
 
-/// Which dead letters are meant: those that have all that is named. Those that were requeued are never among them.
+/// Which dead letters are meant: those that have all that is named. Those that were requeued are open no longer, and not among
+/// them; who only looks may ask for them too, by [`requeued`](DeadFilter::requeued).
 ///
 /// A filter that names nothing lists all of them; what changes them refuses it and wants [`DeadFilter::all`].
 ///
@@ -22,6 +23,7 @@ pub struct DeadFilter {
     older_than: Option<Duration>,
     within: Option<Duration>,
     fingerprint: Option<String>,
+    requeued: bool,
     everything: bool,
 }
 
@@ -84,6 +86,12 @@ impl DeadFilter {
         self
     }
 
+    /// Those that were requeued, too: to look at them. What changes dead letters refuses it, as these were dealt with.
+    pub fn requeued(mut self) -> Self {
+        self.requeued = true;
+        self
+    }
+
     fn is_empty(&self) -> bool {
         let texts = [&self.queue, &self.kind, &self.cause, &self.fingerprint];
         let instants = [self.before, self.since];
@@ -112,7 +120,7 @@ impl DeadFilter {
     /// The first parameters of every statement with a filter.
     pub(super) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         assert_eq!(self.ages(), [None, None], "ages are fixed before a filter is sent");
-        vec![&self.queue, &self.kind, &self.cause, &self.before, &self.since, &self.fingerprint]
+        vec![&self.queue, &self.kind, &self.cause, &self.before, &self.since, &self.fingerprint, &self.requeued]
     }
 
     /// What dies from this instant on, perhaps again, is not part of a call that started before.
@@ -121,6 +129,14 @@ impl DeadFilter {
     }
 
     pub(super) fn refuse_accident(&self, verb: &str) -> Result<(), Error> {
+        if self.requeued {
+            return Err(Error::bad_input(
+                format!(
+                    "{verb} is for dead letters that are open, and the filter asks for those that were requeued too"
+                ),
+                "leave DeadFilter::requeued() out",
+            ));
+        }
         match self.is_empty() && !self.everything {
             false => Ok(()),
             true => Err(Error::bad_input(
@@ -139,6 +155,8 @@ mod tests {
     fn an_empty_filter_is_no_way_to_say_all() {
         let error = DeadFilter::default().refuse_accident("discard").unwrap_err();
         assert!(error.to_string().contains("DeadFilter::all()"), "{error}");
+        let error = DeadFilter::all().requeued().refuse_accident("discard").unwrap_err();
+        assert!(error.to_string().contains("leave DeadFilter::requeued() out"), "{error}");
         let hour = Duration::from_secs(3_600);
         for named in [
             DeadFilter::all(),

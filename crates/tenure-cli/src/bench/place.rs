@@ -69,7 +69,12 @@ impl Place {
         if !sql.query_one(TRY_LOCK, &[]).await?.get::<_, bool>(0) {
             bail!("another `tenure bench` is running in this database; wait for its end or use another database");
         }
-        refuse_foreign(&sql, schema).await?;
+        if is_ours(&sql, schema).await? == Some(false) {
+            bail!(
+                "the schema {schema} of this database was not made by `tenure bench`: it may hold jobs of yours, and is left alone\n        \
+                 measure in another one: --schema NAME makes it and drops it afterwards"
+            );
+        }
         let (is_local, server) = (is_local(&sql).await?, Server::of(&sql).await?);
         let place = Place { sql, connection, name, is_local, server, config };
         if let Err(error) = place.make(&client).await {
@@ -82,9 +87,9 @@ impl Place {
     /// The mark stands before the first table: whatever happens, the schema is known to be ours.
     async fn make(&self, client: &Client) -> Result<()> {
         let schema = &self.connection.schema;
+        drop_ours(&self.sql, schema).await.context("what a former bench left behind cannot be dropped")?;
         let make = format!(
-            "begin; set local client_min_messages = warning; drop schema if exists {schema} cascade; create schema {schema};
-             comment on schema {schema} is '{MARK}'; commit; set search_path = {schema}"
+            "begin; create schema {schema}; comment on schema {schema} is '{MARK}'; commit; set search_path = {schema}"
         );
         self.sql.batch_execute(&make).await.with_context(|| {
             format!("the schema {schema} cannot be made; it needs the right to create one: grant create on database NAME to ROLE")
@@ -145,7 +150,7 @@ impl Place {
     /// # Errors
     /// The database fails. Sessions that stay are not waited for for ever.
     pub async fn until_alone(&self) -> Result<()> {
-        until_gone(&self.sql, &self.name).await.map(drop)
+        until_gone(&self.sql, &self.name).await
     }
 
     /// Ends what is left of the run and drops the schema.
@@ -165,10 +170,7 @@ impl Place {
             until_gone(&sql, &name).await?;
             // A bench that came in between has dropped the schema itself.
             if sql.query_one(TRY_LOCK, &[]).await?.get::<_, bool>(0) {
-                sql.batch_execute(&format!(
-                    "set client_min_messages = warning; set lock_timeout = '10s'; drop schema if exists {schema} cascade"
-                ))
-                .await?;
+                drop_ours(&sql, &schema).await?;
             }
             anyhow::Ok(())
         };
@@ -184,30 +186,34 @@ fn config(connection: &Connection, name: &str) -> Result<Config> {
     plain_sql::config(&connection.database_url, name)
 }
 
-/// A schema that exists is the bench's own, or is not touched.
-async fn refuse_foreign(sql: &tokio_postgres::Client, schema: &str) -> Result<()> {
-    let found = "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = $1";
-    match sql.query_opt(found, &[&schema]).await? {
-        Some(row) if row.get::<_, Option<&str>>(0) != Some(MARK) => bail!(
-            "the schema {schema} of this database was not made by `tenure bench`: it may hold jobs of yours, and is left alone\n        \
-             measure in another one: --schema NAME makes it and drops it afterwards"
-        ),
-        _ => Ok(()),
-    }
+/// Whether the schema is the bench's own; none: there is no such schema. One that is not ours is never touched.
+async fn is_ours(sql: &tokio_postgres::Client, schema: &str) -> Result<Option<bool>> {
+    let comment = "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = $1";
+    let found = sql.query_opt(comment, &[&schema]).await?;
+    Ok(found.map(|row| row.get::<_, Option<&str>>(0) == Some(MARK)))
 }
 
-/// Whether everybody of this name but the asking session is gone, after a while.
-async fn until_gone(sql: &tokio_postgres::Client, name: &str) -> Result<bool> {
+/// Drops the schema if it is ours.
+async fn drop_ours(sql: &tokio_postgres::Client, schema: &str) -> Result<()> {
+    if is_ours(sql, schema).await? == Some(true) {
+        let drop = format!("set client_min_messages = warning; set lock_timeout = '10s'; drop schema {schema} cascade");
+        sql.batch_execute(&drop).await?;
+    }
+    Ok(())
+}
+
+/// Waits until everybody of this name but the asking session is gone, and not for ever.
+async fn until_gone(sql: &tokio_postgres::Client, name: &str) -> Result<()> {
     let others = "select count(*) from pg_stat_activity
                   where application_name = $1 and datname = current_database() and pid <> pg_backend_pid()";
     let start = Instant::now();
     while start.elapsed() < END_MAX {
         if sql.query_one(others, &[&name]).await?.get::<_, i64>(0) == 0 {
-            return Ok(true);
+            break;
         }
         tokio::time::sleep(LOOK).await; // until the next look
     }
-    Ok(false)
+    Ok(())
 }
 
 async fn is_local(sql: &tokio_postgres::Client) -> Result<bool> {

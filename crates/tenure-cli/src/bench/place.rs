@@ -103,12 +103,14 @@ impl Place {
         self.connection.builder().pool_size(connections).application_name(&self.name)
     }
 
-    /// A further session.
+    /// A session that stands aside: nobody waits for its end, and what it costs is not counted.
     ///
     /// # Errors
     /// The server refuses.
-    pub async fn session(&self) -> Result<tokio_postgres::Client> {
-        let sql = plain_sql::connect(&self.config).await.context("a further session of the bench")?;
+    pub async fn bystander(&self) -> Result<tokio_postgres::Client> {
+        let mut config = self.config.clone();
+        config.application_name(bystander(&self.name));
+        let sql = plain_sql::connect(&config).await.context("a further session of the bench")?;
         let schema = &self.connection.schema;
         sql.batch_execute(&format!(
             "set search_path = {schema}; set statement_timeout = 0; set idle_session_timeout = 0"
@@ -150,7 +152,7 @@ impl Place {
     /// # Errors
     /// The database fails. Sessions that stay are not waited for for ever.
     pub async fn until_alone(&self) -> Result<()> {
-        until_gone(&self.sql, &self.name).await
+        until_gone(&self.sql, &[&self.name]).await
     }
 
     /// Ends what is left of the run and drops the schema.
@@ -164,10 +166,11 @@ impl Place {
         let dropped = async {
             // What the other session was told to do may still be under way.
             let sql = plain_sql::connect(&config).await?;
+            let names = [&name[..], &bystander(&name)];
             let end = "select pg_terminate_backend(pid) from pg_stat_activity
-                       where application_name = $1 and datname = current_database() and pid <> pg_backend_pid()";
-            sql.query(end, &[&name]).await?;
-            until_gone(&sql, &name).await?;
+                       where application_name = any($1) and datname = current_database() and pid <> pg_backend_pid()";
+            sql.query(end, &[&&names[..]]).await?;
+            until_gone(&sql, &names).await?;
             // A bench that came in between has dropped the schema itself.
             if sql.query_one(TRY_LOCK, &[]).await?.get::<_, bool>(0) {
                 drop_ours(&sql, &schema).await?;
@@ -202,13 +205,18 @@ async fn drop_ours(sql: &tokio_postgres::Client, schema: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until everybody of this name but the asking session is gone, and not for ever.
-async fn until_gone(sql: &tokio_postgres::Client, name: &str) -> Result<()> {
+/// The name of a session that stands aside.
+fn bystander(name: &str) -> String {
+    format!("{name} aside")
+}
+
+/// Waits until everybody of these names but the asking session is gone, and not for ever.
+async fn until_gone(sql: &tokio_postgres::Client, names: &[&str]) -> Result<()> {
     let others = "select count(*) from pg_stat_activity
-                  where application_name = $1 and datname = current_database() and pid <> pg_backend_pid()";
+                  where application_name = any($1) and datname = current_database() and pid <> pg_backend_pid()";
     let start = Instant::now();
     while start.elapsed() < END_MAX {
-        if sql.query_one(others, &[&name]).await?.get::<_, i64>(0) == 0 {
+        if sql.query_one(others, &[&names]).await?.get::<_, i64>(0) == 0 {
             break;
         }
         tokio::time::sleep(LOOK).await; // until the next look

@@ -100,7 +100,7 @@ impl Pin {
         if !scene.pinned {
             return Ok(Pin(None));
         }
-        let sql = place.session().await?;
+        let sql = place.bystander().await?;
         sql.batch_execute(
             "set idle_in_transaction_session_timeout = 0; begin isolation level repeatable read;
              select pg_current_xact_id(); select count(*) from pg_class",

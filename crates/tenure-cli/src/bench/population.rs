@@ -1,9 +1,6 @@
 //! What else is in the database: finished jobs, jobs for tomorrow, and somebody's old snapshot.
 
-use std::time::{Duration, SystemTime};
-
 use anyhow::{Result, ensure};
-use tenure::{Enqueue, JobOptions};
 
 use super::options::Scene;
 use super::payload::Payloads;
@@ -16,9 +13,8 @@ const BUNDLE: u64 = 100;
 /// Bundles that one statement writes, at most, and bytes of payloads.
 const BUNDLES_MAX: u64 = 500;
 const STATEMENT_BYTES: u64 = 32 * 1024 * 1024;
-/// Jobs that one COPY enqueues.
-const COPY_JOBS: u64 = 50_000;
-const DAY: Duration = Duration::from_secs(86_400);
+/// Jobs for tomorrow that one statement writes, at most.
+const SCHEDULED_MAX: u64 = 50_000;
 
 /// Finished an hour ago: long before the measurement, and long before retention removes it.
 const JOBS: &str = "
@@ -29,6 +25,16 @@ const OUTCOMES: &str = "
     insert into outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
     select b.block * 128 + n, 'c', 1, 1, 0, clock_timestamp() - interval '1 hour', clock_timestamp() - interval '1 hour'
     from unnest($1::bigint[]) as b(block) cross join generate_series(0, $2::int - 1) as n";
+/// Due in a day and n milliseconds; each in a block of its own, as `enqueue` makes them.
+const SCHEDULED: &str = "
+    with drawn as (
+      select b.block, clock_timestamp() as at, clock_timestamp() + interval '1 day' + (b.n + $2::bigint) * interval '1 millisecond' as due_at
+      from unnest($1::bigint[]) with ordinality as b(block, n)),
+    stored as (
+      insert into job (id, queue, kind, priority, max_attempts, created_at, run_at, payload)
+      select d.block * 128, $3, $4, 2, 5, d.at, d.due_at, $5::text::json from drawn d)
+    insert into later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
+    select d.block, d.block, d.due_at, 's', $3, 2, $4, 0, 0, mask_fresh(1) from drawn d";
 const DRAW: &str = "select array(select nextval('block_id') from generate_series(1, $1::bigint))";
 
 /// Makes what the scene asks for.
@@ -36,8 +42,11 @@ const DRAW: &str = "select array(select nextval('block_id') from generate_series
 /// # Errors
 /// The database fails.
 pub async fn populate(place: &Place, scene: &Scene, payloads: &Payloads) -> Result<()> {
+    // They need not survive anything.
+    place.sql.batch_execute("set synchronous_commit = off").await?;
     history(place, scene, payloads).await?;
     scheduled(place, scene, payloads).await?;
+    place.sql.batch_execute("reset synchronous_commit").await?;
     if scene.history + scene.scheduled > 0 {
         // As autovacuum would in time.
         for table in ["job", "outcome", "later"] {
@@ -51,8 +60,6 @@ pub async fn populate(place: &Place, scene: &Scene, payloads: &Payloads) -> Resu
 /// so many.
 async fn history(place: &Place, scene: &Scene, payloads: &Payloads) -> Result<()> {
     let mut progress = Progress::new("finished jobs made", scene.history);
-    // They need not survive anything.
-    place.sql.batch_execute("set synchronous_commit = off").await?;
     let bundles_max = BUNDLES_MAX.min(STATEMENT_BYTES / BUNDLE / u64::from(scene.payload)).max(1);
     let mut left = scene.history;
     while left > 0 {
@@ -65,22 +72,19 @@ async fn history(place: &Place, scene: &Scene, payloads: &Payloads) -> Result<()
         left -= count * bundle;
         progress.at(scene.history - left);
     }
-    Ok(place.sql.batch_execute("reset synchronous_commit").await?)
+    Ok(())
 }
 
 /// Jobs that are due tomorrow, each at another instant, so that none shares a row with another one.
 async fn scheduled(place: &Place, scene: &Scene, payloads: &Payloads) -> Result<()> {
-    let mut progress = Progress::new("scheduled jobs enqueued", scene.scheduled);
-    let client = place.client(1).connect_lazy()?;
-    let first = SystemTime::now() + DAY;
+    let mut progress = Progress::new("jobs for tomorrow made", scene.scheduled);
+    let count_max = SCHEDULED_MAX.min(STATEMENT_BYTES / u64::from(scene.payload)).max(1);
     let mut made = 0;
     while made < scene.scheduled {
-        let count = COPY_JOBS.min(scene.scheduled - made);
-        let job = |n: u64| {
-            let options = JobOptions::new().queue(QUEUE).run_at(first + Duration::from_millis(n));
-            Enqueue::raw(KIND, payloads.get(n as usize).clone()).options(options)
-        };
-        client.enqueue_copy((made..made + count).map(job)).await?;
+        let count = count_max.min(scene.scheduled - made);
+        let blocks: Vec<i64> = place.sql.query_one(DRAW, &[&count.cast_signed()]).await?.get(0);
+        let (before, payload) = (made.cast_signed(), payloads.get(made as usize).get());
+        place.sql.execute(SCHEDULED, &[&blocks, &before, &QUEUE, &KIND, &payload]).await?;
         made += count;
         progress.at(made);
     }

@@ -6,9 +6,9 @@ mod runs;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 use tenure_dev::{Options as ServerOptions, Server};
 use tenure_scenarios::{Measure, Size, size};
@@ -130,9 +130,7 @@ fn built() -> Result<PathBuf> {
 fn report(tenure: &Path, arguments: &[String], url: &str) -> Result<Value> {
     let mut command = Command::new(tenure);
     command.arg("bench").args(arguments).arg("--json").env("DATABASE_URL", url);
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start tenure bench")?;
-    ensure!(output.status.success(), "tenure bench {}: {}; its message is above", arguments.join(" "), output.status);
-    serde_json::from_slice(&output.stdout).context("what it printed is not JSON")
+    serde_json::from_slice(&child::output(&mut command)?).context("what it printed is not JSON")
 }
 
 #[cfg(test)]

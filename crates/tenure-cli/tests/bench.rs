@@ -137,6 +137,32 @@ async fn latency_mixed_and_floor_give_times_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn late_finds_every_job_that_was_committed_after_others_had_passed_it() {
+    with_database(async |db| {
+        let report = measured(db, &["late", "--jobs", "5", "--hold", "300ms", "--at-once", "2", "--workers", "2"]);
+        let run = &report["runs"][0];
+        assert_eq!((&run["jobs"], &report["settings"]["hold_ms"]), (&5.into(), &300.0.into()));
+        check_positive(run, &["max_ms", "jobs_per_s"]);
+        assert!(run["p50_ms"].as_f64() <= run["max_ms"].as_f64(), "{run}");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_measurement_that_takes_longer_than_it_may_is_given_up_and_leaves_nothing() {
+    with_database(async |db| {
+        let args = ["mixed", "--rate", "20", "--duration", "1h", "--within", "1s", "--json"];
+        let output = bench(db, &args).output().expect("tenure starts");
+        let (code, said) = ended(&output);
+        assert_eq!((code, output.stdout.len()), (Some(1), 0), "{said}");
+        assert!(said.contains("the bench did not end within 1s"), "{said}");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_json_a_table_stands_alone_on_stdout() {
     with_database(async |db| {
         let output = bench(db, &["work", "--jobs", "200", "--concurrency", "2"]).output().expect("tenure starts");
@@ -187,6 +213,9 @@ async fn values_that_make_no_sense_are_named_and_nothing_is_made() {
             (&["latency", "--pause", "5"], &["\"5\" is not a duration"]),
             (&["mixed", "--rate", "0"], &["'0'", "--rate", "1..=100000"]),
             (&["mixed", "--duration", "500ms"], &["500ms", "1s to 1h"]),
+            (&["late", "--hold", "2m"], &["2m", "10ms to 1m"]),
+            (&["late", "--at-once", "101"], &["'101'", "1..=100"]),
+            (&["floor", "--within", "25h"], &["25h", "1s to 24h"]),
             (&["floor", "--trips", "0"], &["'0'", "--trips"]),
             (&["floor", "--schema", "No"], &["\"No\" cannot be the schema", "lower case"]),
             (&["speed"], &["'speed'"]),

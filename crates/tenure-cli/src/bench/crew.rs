@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::clock::now_ns;
 use super::place::Place;
 use super::progress::Progress;
-use super::words::{Completed, Ended, Ran, Word};
+use super::words::{Completed, Ended, Ran, Tell, Word};
 use crate::process::{Process, Said};
 
 /// When nothing is heard for so long the measurement is given up.
@@ -25,8 +25,7 @@ pub struct Crew {
     pub workers: u16,
     pub concurrency: u16,
     pub run_time: Duration,
-    /// They tell when each handler started, and not how many jobs are completed.
-    pub each: bool,
+    pub tell: Tell,
 }
 
 /// Workers that run.
@@ -46,7 +45,7 @@ pub struct Done {
     pub claims: u64,
     pub flushes: u64,
     pub completed: u64,
-    /// CPU time until the last job was completed; with `each`: to the end.
+    /// CPU time until the last job was completed; with [`Tell::Each`]: to the end.
     pub cpu_us: u64,
     /// The most memory that one of them had resident; none where the system does not say.
     pub peak_mb: Option<f64>,
@@ -77,11 +76,12 @@ impl Crew {
 
     fn start(self, n: usize, place: &Place) -> Result<Process> {
         let (concurrency, run_time) = (self.concurrency.to_string(), self.run_time.as_micros().to_string());
-        let mut arguments =
-            vec!["bench-worker", "--name", &place.name, "--concurrency", &concurrency, "--run-time-us", &run_time];
-        if self.each {
-            arguments.push("--each");
-        }
+        let arguments = [
+            ["bench-worker", "--name", &place.name],
+            ["--concurrency", &concurrency, "--run-time-us"],
+            [&run_time, "--tell", self.tell.name()],
+        ]
+        .concat();
         Process::start(&format!("worker {}", n + 1), &arguments, Some(&place.connection))
     }
 }
@@ -112,7 +112,21 @@ impl AtWork {
         Ok(self.completed.iter().map(|completed| completed.at_ns).max().unwrap_or_default())
     }
 
-    fn jobs(&self) -> u64 {
+    /// Waits for the next word, and gives the handlers of which it tells that they have ended; often none.
+    ///
+    /// # Errors
+    /// A worker ends, or none is heard of for a minute.
+    pub async fn next_news(&mut self) -> Result<Vec<Ran>> {
+        match self.next().await? {
+            (_, Word::Runs(runs)) => return Ok(runs),
+            (n, Word::Completed(completed)) => self.completed[n] = completed,
+            (_, Word::Ready | Word::Registered | Word::Ended(_)) => {}
+        }
+        Ok(Vec::new())
+    }
+
+    /// Jobs that are completed so far, as far as it was told.
+    pub fn jobs(&self) -> u64 {
         self.completed.iter().map(|completed| completed.jobs).sum()
     }
 

@@ -1,6 +1,7 @@
 //! Latency: an idle worker, and one job at a time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tenure::{Client, Enqueue};
@@ -13,6 +14,7 @@ use super::place::Place;
 use super::population::{Pin, populate};
 use super::progress::{Progress, say};
 use super::report::{Figure, Run};
+use super::words::Tell;
 use super::{KIND, QUEUE};
 
 /// Jobs before those that count: the first ones pay for what happens once.
@@ -30,8 +32,7 @@ pub async fn run(place: &Place, options: &LatencyOptions) -> Result<Vec<Run>> {
         say(&format!("round {round}: {} jobs, one at a time, to an idle worker", options.jobs));
         place.prepare(&options.scene).await?;
         let pin = Pin::open(place, &options.scene).await?;
-        let crew =
-            Crew { workers: 1, concurrency: options.concurrency, run_time: std::time::Duration::ZERO, each: true };
+        let crew = Crew { workers: 1, concurrency: options.concurrency, run_time: Duration::ZERO, tell: Tell::Each };
         let mut at_work = crew.begin(place).await?;
         at_work.until_registered().await?;
         let client = place.client(1).connect().await?;

@@ -19,7 +19,7 @@ use super::place::Place;
 use super::population::{Pin, populate};
 use super::progress::{Progress, say};
 use super::report::{Figure, Run};
-use super::words::Ran;
+use super::words::{Ran, Tell};
 use super::{KIND, QUEUE};
 
 /// One job as its producer saw it.
@@ -62,7 +62,7 @@ pub async fn run(place: &Place, options: &MixedOptions) -> Result<Vec<Run>> {
 
 async fn one(place: &Place, options: &MixedOptions, payloads: &Arc<Payloads>) -> Result<Load> {
     let MixedOptions { workers, concurrency, run_time, .. } = *options;
-    let mut at_work = Crew { workers, concurrency, run_time, each: true }.begin(place).await?;
+    let mut at_work = Crew { workers, concurrency, run_time, tell: Tell::Each }.begin(place).await?;
     at_work.until_registered().await?;
     let mut clients = Vec::new();
     for _ in 0..options.producers {

@@ -7,6 +7,7 @@ mod clock;
 mod crew;
 mod enqueue;
 mod floor;
+mod late;
 mod latency;
 mod meter;
 mod mixed;
@@ -24,7 +25,7 @@ pub mod worker;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use options::{Common, EnqueueOptions, FloorOptions, LatencyOptions, MixedOptions, WorkOptions};
+use options::{Common, EnqueueOptions, FloorOptions, LateOptions, LatencyOptions, MixedOptions, WorkOptions};
 use place::Place;
 pub use report::Report;
 use report::Run;
@@ -32,6 +33,8 @@ use report::Run;
 /// The queue and the kind of all jobs that are measured.
 const QUEUE: &str = "bench";
 const KIND: &str = "noop";
+/// The kind of those that are committed late.
+const LATE_KIND: &str = "late";
 
 /// What to measure.
 #[derive(Debug)]
@@ -40,6 +43,7 @@ pub enum Mode {
     Work(WorkOptions),
     Latency(LatencyOptions),
     Mixed(MixedOptions),
+    Late(LateOptions),
     Floor(FloorOptions),
 }
 
@@ -50,6 +54,7 @@ impl Mode {
             Mode::Work(_) => "work",
             Mode::Latency(_) => "latency",
             Mode::Mixed(_) => "mixed",
+            Mode::Late(_) => "late",
             Mode::Floor(_) => "floor",
         }
     }
@@ -61,6 +66,7 @@ impl Mode {
             Mode::Work(options) => &options.common,
             Mode::Latency(options) => &options.common,
             Mode::Mixed(options) => &options.common,
+            Mode::Late(options) => &options.common,
             Mode::Floor(options) => &options.common,
         }
     }
@@ -76,6 +82,9 @@ impl Mode {
             Mode::Mixed(o) => json!({
                 "scene": o.scene, "duration_ms": ms(o.duration), "producers": o.producers, "run_time_ms": ms(o.run_time)
             }),
+            Mode::Late(o) => {
+                json!({ "scene": o.scene, "jobs": o.jobs, "hold_ms": ms(o.hold), "at_once": o.at_once, "producers": o.producers })
+            }
             Mode::Floor(o) => json!({ "payload": o.payload, "batch": o.batch }),
         }
     }
@@ -86,16 +95,26 @@ impl Mode {
             Mode::Work(options) => work::run(place, options).await,
             Mode::Latency(options) => latency::run(place, options).await,
             Mode::Mixed(options) => mixed::run(place, options).await,
+            Mode::Late(options) => late::run(place, options).await,
             Mode::Floor(options) => floor::run(place, options).await,
         }
     }
 }
 
-/// Measures; nothing when `stop` came first. In any case no process and no schema of it is left afterwards.
+/// How a measurement ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// With its figures.
+    Measured(Box<Report>),
+    /// Before it had any, for this reason.
+    Stopped(String),
+}
+
+/// Measures, until `stop` gives a reason not to. In any case no process and no schema of it is left afterwards.
 ///
 /// # Errors
 /// The database fails, the schema is somebody else's, or a worker ends by itself.
-pub async fn run(mode: &Mode, stop: impl Future<Output = ()>) -> Result<Option<Report>> {
+pub async fn run(mode: &Mode, stop: impl Future<Output = String>) -> Result<Ended> {
     if cfg!(debug_assertions) {
         progress::say(
             "this is a debug build: the CPU time of workers, and all rates, are not those of a release build",
@@ -105,11 +124,14 @@ pub async fn run(mode: &Mode, stop: impl Future<Output = ()>) -> Result<Option<R
     let server = place.server.clone();
     // The processes of a measurement that is given up are killed as it is dropped.
     let runs = tokio::select! {
-        runs = mode.measure(&place) => runs.map(Some),
-        () = stop => Ok(None),
+        runs = mode.measure(&place) => runs.map(Ok),
+        why = stop => Ok(Err(why)),
     };
     let closed = place.close().await;
-    let Some(runs) = runs? else { return closed.map(|()| None) };
+    let runs = runs?;
     closed?;
-    Ok(Some(Report { mode: mode.name(), settings: mode.settings(), server, runs }))
+    Ok(match runs {
+        Ok(runs) => Ended::Measured(Box::new(Report { mode: mode.name(), settings: mode.settings(), server, runs })),
+        Err(why) => Ended::Stopped(why),
+    })
 }

@@ -18,6 +18,10 @@ pub struct Common {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
 
+    /// Give up after so long, 1s to 24h: then nothing is printed, and the exit code is 1 [default: never]
+    #[arg(long, value_name = "TIME", value_parser = within_time)]
+    pub within: Option<Duration>,
+
     /// Print settings, every run and the medians as one JSON object
     #[arg(long)]
     pub json: bool,
@@ -179,6 +183,39 @@ pub struct MixedOptions {
     pub common: Common,
 }
 
+/// Jobs that are committed late, under a full load.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LateOptions {
+    /// Jobs that are committed late, 1 to 10000
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub jobs: u32,
+
+    /// How long each of their transactions stays open after the enqueue, 10ms to 1m
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = hold_time)]
+    pub hold: Duration,
+
+    /// Such transactions at a time, 1 to 100
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub at_once: u16,
+
+    /// Jobs that a worker runs at a time, 1 to 10000
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub concurrency: u16,
+
+    /// Worker processes, 1 to 256
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub workers: u16,
+
+    /// Producers that keep the workers busy, 1 to 200
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=200))]
+    pub producers: u16,
+
+    #[command(flatten)]
+    pub scene: Scene,
+    #[command(flatten)]
+    pub common: Common,
+}
+
 /// What the server does without a queue.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FloorOptions {
@@ -208,6 +245,14 @@ fn run_time(text: &str) -> Result<Duration, String> {
 
 fn load_time(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_secs(1), Duration::from_secs(3_600), "1s to 1h")
+}
+
+fn hold_time(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(10), Duration::from_secs(60), "10ms to 1m")
+}
+
+fn within_time(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_secs(1), Duration::from_secs(86_400), "1s to 24h")
 }
 
 fn within(text: &str, min: Duration, max: Duration, range: &str) -> Result<Duration, String> {

@@ -113,7 +113,8 @@ impl Place {
         let sql = plain_sql::connect(&config).await.context("a further session of the bench")?;
         let schema = &self.connection.schema;
         sql.batch_execute(&format!(
-            "set search_path = {schema}; set statement_timeout = 0; set idle_session_timeout = 0"
+            "set search_path = {schema}; set statement_timeout = 0; set idle_session_timeout = 0;
+             set idle_in_transaction_session_timeout = 0"
         ))
         .await?;
         Ok(sql)

@@ -106,8 +106,7 @@ impl Pin {
         }
         let sql = place.bystander().await?;
         sql.batch_execute(
-            "set idle_in_transaction_session_timeout = 0; begin isolation level repeatable read;
-             select pg_current_xact_id(); select count(*) from pg_class",
+            "begin isolation level repeatable read; select pg_current_xact_id(); select count(*) from pg_class",
         )
         .await?;
         Ok(Pin(Some(sql)))

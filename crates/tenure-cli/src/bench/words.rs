@@ -11,6 +11,28 @@ use tenure::Stats;
 /// Runs that one line holds, at most.
 const RUNS_MAX: usize = 500;
 
+/// What a worker tells while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tell {
+    /// How many jobs are completed.
+    Completed,
+    /// When each handler started, and nothing of how many jobs are completed.
+    Each,
+    /// How many jobs are completed, and when the handlers of those that were committed late started.
+    Late,
+}
+
+impl Tell {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tell::Completed => "completed",
+            Tell::Each => "each",
+            Tell::Late => "late",
+        }
+    }
+}
+
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,6 +13,7 @@ use super::place::Place;
 use super::population::{Pin, populate};
 use super::progress::say;
 use super::report::{Figure, Run};
+use super::words::Tell;
 
 /// Jobs per transaction of the bulk forms.
 const BATCH: u32 = 10_000;
@@ -37,7 +38,7 @@ pub async fn run(place: &Place, options: &WorkOptions) -> Result<Vec<Run>> {
     for round in 1..=options.common.rounds {
         for &workers in &options.workers {
             for &concurrency in &options.concurrency {
-                let crew = Crew { workers, concurrency, run_time: options.run_time, each: false };
+                let crew = Crew { workers, concurrency, run_time: options.run_time, tell: Tell::Completed };
                 say(&format!(
                     "round {round}: {} jobs, {}; {workers} workers at concurrency {concurrency}",
                     options.jobs,

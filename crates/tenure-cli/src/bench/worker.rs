@@ -12,8 +12,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::clock::now_ns;
 use super::usage;
-use super::words::{Completed, Ended, Ran, Speaker, Word};
-use super::{KIND, QUEUE};
+use super::words::{Completed, Ended, Ran, Speaker, Tell, Word};
+use super::{KIND, LATE_KIND, QUEUE};
 use crate::connection::Connection;
 
 /// How often it is looked how many jobs are completed: what an instant of a figure may be off by.
@@ -32,9 +32,8 @@ pub struct WorkerArgs {
     concurrency: usize,
     #[arg(long)]
     run_time_us: u64,
-    /// Say when each handler started, and nothing of how many jobs are completed.
-    #[arg(long)]
-    each: bool,
+    #[arg(long, value_enum)]
+    tell: Tell,
     #[command(flatten)]
     connection: Connection,
 }
@@ -54,7 +53,7 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
     let mut running = start(&args, &speaker).await?;
     speaker.say(Word::Registered);
     let mut watch = Watch { begun_us, ..Watch::default() };
-    if args.each {
+    if args.tell == Tell::Each {
         until_closed(&mut told).await;
     } else {
         tokio::select! {
@@ -75,12 +74,18 @@ async fn until_closed(told: &mut Lines<BufReader<Stdin>>) {
 
 async fn start(args: &WorkerArgs, speaker: &Speaker) -> Result<RunningWorker> {
     let run_time = Duration::from_micros(args.run_time_us);
-    let each = args.each.then(|| Arc::new(speaker.sender()));
-    let worker = Worker::builder(&args.connection.database_url)
+    let told = || Some(Arc::new(speaker.sender()));
+    let each = if args.tell == Tell::Each { told() } else { None };
+    let mut worker = Worker::builder(&args.connection.database_url)
         .schema(&args.connection.schema)
         .name(&args.name)
         .queue(QUEUE, args.concurrency)
         .handle_raw(KIND, KindOptions::new(), move |ctx: Context, _: RawJson| handle(ctx, run_time, each.clone()));
+    if args.tell == Tell::Late {
+        let late = told();
+        let handler = move |ctx: Context, _: RawJson| handle(ctx, run_time, late.clone());
+        worker = worker.handle_raw(LATE_KIND, KindOptions::new(), handler);
+    }
     Ok(worker.start().await?)
 }
 

@@ -1,8 +1,10 @@
 //! `tenure bench`: measure this queue on the database at hand.
 
-use crate::bench::options::{EnqueueOptions, FloorOptions, LatencyOptions, MixedOptions, WorkOptions};
+use std::time::Duration;
+
+use crate::bench::options::{EnqueueOptions, FloorOptions, LateOptions, LatencyOptions, MixedOptions, WorkOptions};
 use crate::bench::worker::WorkerArgs;
-use crate::bench::{self, Mode};
+use crate::bench::{self, Ended, Mode};
 use crate::exit::Outcome;
 use crate::signals::Signals;
 
@@ -47,6 +49,15 @@ Examples:
   tenure bench mixed --rate 200 --run-time 20ms --concurrency 16 --workers 2")]
     Mixed(MixedOptions),
 
+    /// How soon a job is found whose transaction committed long after the enqueue, under a full load
+    ///
+    /// Workers have passed its place in the queue by then, and have to come back for it. Producers keep them as busy as they can be.
+    #[command(after_help = "\
+Examples:
+  tenure bench late
+  tenure bench late --jobs 100 --hold 10s --at-once 16 --workers 4 --within 10m")]
+    Late(LateOptions),
+
     /// What the same server does by plain SQL: NOTIFY, a durable commit, COPY
     #[command(after_help = "\
 Examples:
@@ -63,14 +74,33 @@ pub async fn run(bench: Bench) -> Outcome {
         Bench::Work(options) => Mode::Work(options),
         Bench::Latency(options) => Mode::Latency(options),
         Bench::Mixed(options) => Mode::Mixed(options),
+        Bench::Late(options) => Mode::Late(options),
         Bench::Floor(options) => Mode::Floor(options),
     };
-    let Some(report) = bench::run(&mode, async { _ = signals.next().await }).await? else {
-        eprintln!("tenure: the bench was stopped; its schema is gone and its processes have ended");
-        return Ok(1);
+    match bench::run(&mode, stop(&mut signals, mode.common().within)).await? {
+        Ended::Measured(report) => {
+            report.print(mode.common().json)?;
+            Ok(0)
+        }
+        Ended::Stopped(why) => {
+            eprintln!("tenure: the bench {why}; its schema is gone and its processes have ended");
+            Ok(1)
+        }
+    }
+}
+
+/// Waits for a reason to give up, and says it.
+async fn stop(signals: &mut Signals, within: Option<Duration>) -> String {
+    let passed = async {
+        match within {
+            Some(limit) => tokio::time::sleep(limit).await, // the limit that was asked for
+            None => std::future::pending().await,
+        }
     };
-    report.print(mode.common().json)?;
-    Ok(0)
+    tokio::select! {
+        _ = signals.next() => "was stopped".to_owned(),
+        () = passed => format!("did not end within {:?}", within.unwrap_or_default()),
+    }
 }
 
 /// Works until stdin ends.

@@ -184,6 +184,16 @@ pub const SPEED_ROUNDS: Sized<usize> = sized(1, 3);
 pub const SPEED_JOBS: Sized<usize> = sized(100_000, 300_000);
 /// Jobs that are enqueued one by one.
 pub const SPEED_SINGLES: Sized<usize> = sized(5_000, 50_000);
+/// Jobs that are enqueued one by one and worked off in a row, without and with an old snapshot.
+pub const SPEED_SINGLES_ROW: Sized<usize> = sized(10_000, 200_000);
+/// Jobs that several worker processes work off together: so many that their start hardly counts.
+pub const SPEED_PROCESSES_JOBS: Sized<usize> = sized(100_000, 1_000_000);
+/// Jobs that commit late under a full load, and how long after their enqueue.
+pub const SPEED_LATE: Sized<usize> = sized(8, 60);
+/// See [`SPEED_LATE`].
+pub const SPEED_LATE_HOLD: Sized<Duration> = seconds(3, 3);
+/// How long one call of the bench may take, what it has to make beforehand included: one that hangs is given up.
+pub const SPEED_RUN_MAX: Sized<Duration> = seconds(300, 3_600);
 /// Jobs for an idle worker, one at a time.
 pub const SPEED_LATENCY: Sized<usize> = sized(60, 300);
 /// Jobs that are worked off in a row: beside nothing, an old snapshot, history, jobs for tomorrow.

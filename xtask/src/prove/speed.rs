@@ -7,8 +7,9 @@ mod runs;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tenure_dev::{Options as ServerOptions, Server};
 use tenure_scenarios::{Measure, Size, size};
@@ -46,11 +47,12 @@ fn parts() -> Vec<Part> {
         part("work", &[Run::Work], lines::work),
         part("single", &[Run::Singles], lines::single),
         part("latency", &[Run::Floor, Run::Latency], lines::latency),
-        part("pinned", &[Run::Row, Run::Pinned], lines::pinned),
+        part("pinned", &[Run::Row, Run::Pinned, Run::SinglesRow, Run::SinglesPinned], lines::pinned),
         part("history", &[Run::Row, Run::History], lines::history),
         part("scheduled", &[Run::Row, Run::Scheduled], lines::scheduled),
         part("memory", &[Run::Memory], lines::memory),
-        Part { quick: false, ..part("workers", &[Run::Workers], lines::workers) },
+        part("slow commit", &[Run::Late], lines::late),
+        Part { quick: false, ..part("processes", &[Run::Processes], lines::processes) },
     ]
 }
 
@@ -91,14 +93,16 @@ fn measured(chosen: &[Part], size: Size) -> Result<(Vec<Round>, Vec<Measure>)> {
     let (mut rounds, mut failed) = (Vec::new(), Vec::new());
     for n in 1..=count {
         let mut round = Round::new();
-        for &run in &runs {
+        for (place, &run) in runs.iter().enumerate() {
             let name = format!("round {n} of {count}, {run:?}");
-            say(&name);
+            say(&format!("{name} ({} of {})", place + 1, runs.len()));
+            let start = Instant::now();
             let _ = guarded(&name, || {
                 round.insert(run, report(&tenure, &run.arguments(size), server.url())?);
                 Ok(Vec::new())
             })
             .map_err(|line| failed.push(line));
+            say(&format!("{name}: {:.0} s", start.elapsed().as_secs_f64()));
         }
         rounds.push(round);
     }
@@ -130,11 +134,25 @@ fn built() -> Result<PathBuf> {
 fn report(tenure: &Path, arguments: &[String], url: &str) -> Result<Value> {
     let mut command = Command::new(tenure);
     command.arg("bench").args(arguments).arg("--json").env("DATABASE_URL", url);
-    serde_json::from_slice(&child::output(&mut command)?).context("what it printed is not JSON")
+    let report = serde_json::from_slice(&child::output(&mut command)?).context("what it printed is not JSON")?;
+    refuse_unsafe(&report)?;
+    Ok(report)
+}
+
+/// Only what a user gets is measured: an optimised program, on a server that loses nothing that it has confirmed.
+fn refuse_unsafe(report: &Value) -> Result<()> {
+    for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
+        let value = &report["server"][setting];
+        ensure!(value == "on", "{setting} was {value} in a run, and has to be on");
+    }
+    ensure!(report["debug_build"] == false, "it was not a release build that ran");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -142,6 +160,29 @@ mod tests {
         let all = runs_of(&parts());
         assert_eq!(all.iter().filter(|run| **run == Run::Floor).count(), 1);
         assert_eq!(all.iter().filter(|run| **run == Run::Row).count(), 1);
-        assert_eq!(all.len(), 11, "{all:?}");
+        assert_eq!(all.len(), 14, "{all:?}");
+    }
+
+    #[test]
+    fn every_part_can_be_chosen_alone_by_its_name() {
+        let parts = parts();
+        for part in &parts {
+            let holding = parts.iter().filter(|other| other.name.contains(part.name)).count();
+            assert_eq!(holding, 1, "--only {:?} chooses others as well", part.name);
+        }
+    }
+
+    #[test]
+    fn a_run_that_would_lose_jobs_in_a_crash_or_was_not_optimised_is_refused() {
+        let report = |fsync: &str, commit: &str, debug: bool| {
+            let server = json!({ "fsync": fsync, "synchronous_commit": commit, "full_page_writes": "on" });
+            refuse_unsafe(&json!({ "server": server, "debug_build": debug })).map_err(|error| error.to_string())
+        };
+        assert_eq!(report("on", "on", false), Ok(()));
+        let check = |refused: Result<(), String>, words| assert!(refused.unwrap_err().contains(words), "{words}");
+        check(report("off", "on", false), "fsync was \"off\"");
+        check(report("on", "local", false), "synchronous_commit was \"local\"");
+        check(report("on", "on", true), "release build");
+        assert!(refuse_unsafe(&json!({})).is_err(), "nothing is known of it");
     }
 }

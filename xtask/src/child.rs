@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+#[cfg(feature = "prove")]
+use std::process::Stdio;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use anyhow::{Context, Result, bail};
@@ -29,6 +31,27 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     match status? {
         status if status.success() => Ok(()),
         status => bail!("{shown}: {status}"),
+    }
+}
+
+/// Runs a program to its end and gives what it printed; its words on stderr are passed on.
+///
+/// # Errors
+/// As [`run`].
+#[cfg(feature = "prove")]
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
+    let shown = shown(command);
+    catch_signals();
+    stop_if_caught()?;
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+    let child = child.with_context(|| format!("cannot start {shown}"))?;
+    CHILD.store(child.id().cast_signed(), Ordering::SeqCst);
+    let output = child.wait_with_output();
+    CHILD.store(0, Ordering::SeqCst);
+    stop_if_caught()?;
+    match output? {
+        output if output.status.success() => Ok(output.stdout),
+        output => bail!("{shown}: {}; its message is above", output.status),
     }
 }
 

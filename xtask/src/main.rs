@@ -79,7 +79,14 @@ mod tests {
     #[test]
     fn every_command_that_is_shown_can_be_typed() {
         let mut seen = 0;
-        for name in ["README.md", "ARCHITECTURE.md", "docs/guide/demo.md", "docs/design/scenarios.md"] {
+        let pages = [
+            "README.md",
+            "ARCHITECTURE.md",
+            "docs/guide/demo.md",
+            "docs/design/scenarios.md",
+            "docs/operate/performance.md",
+        ];
+        for name in pages {
             let page = fs::read_to_string(child::workspace().join(name)).expect("a page");
             for line in commands(&page) {
                 let words = line.split_whitespace().skip(1).take_while(|word| !word.starts_with('#'));

@@ -50,6 +50,10 @@ pub enum Command {
     Demo(cmd::demo::Demo),
     #[command(hide = true)]
     DemoWorker(cmd::demo::DemoWorker),
+    #[command(subcommand)]
+    Bench(cmd::bench::Bench),
+    #[command(hide = true)]
+    BenchWorker(crate::bench::worker::WorkerArgs),
     Work(cmd::work::Work),
     #[command(subcommand)]
     Worker(cmd::worker::Worker),
@@ -68,7 +72,17 @@ pub(crate) mod tests {
     use super::*;
 
     /// What is more than calls of a client.
-    const NO_VERBS: [&str; 3] = ["demo", "dev", "work"];
+    const NO_VERBS: [&str; 9] = [
+        "bench enqueue",
+        "bench floor",
+        "bench late",
+        "bench latency",
+        "bench mixed",
+        "bench work",
+        "demo",
+        "dev",
+        "work",
+    ];
 
     /// Every command that runs, by the words that call it; those left out that are only for the program itself.
     pub fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {

@@ -1,6 +1,7 @@
 //! The command line of tenure: arguments, environment, signals and logging. The work is in `cmd`.
 
 mod args;
+mod bench;
 mod cmd;
 mod connection;
 mod demo;
@@ -10,6 +11,8 @@ mod exec;
 mod exit;
 mod number;
 mod output;
+mod plain_sql;
+mod process;
 mod signals;
 mod when;
 

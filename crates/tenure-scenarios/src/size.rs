@@ -182,3 +182,29 @@ pub const PAUSED: Sized<Duration> = seconds(2, 40);
 pub const SPREAD: Sized<usize> = sized(2_000, 10_000);
 /// Jobs of a paused kind, each enqueued alone, that claims have to pass over.
 pub const PAUSED_CROWD: Sized<usize> = sized(20_000, 1_000_000);
+/// Rounds of the topic `speed`, in each of which everything that is compared takes its turn.
+pub const SPEED_ROUNDS: Sized<usize> = sized(1, 3);
+/// Jobs that are enqueued in bulk, and worked off.
+pub const SPEED_JOBS: Sized<usize> = sized(100_000, 300_000);
+/// Jobs that are enqueued one by one.
+pub const SPEED_SINGLES: Sized<usize> = sized(5_000, 50_000);
+/// Jobs that are enqueued one by one and worked off in a row, without and with an old snapshot.
+pub const SPEED_SINGLES_ROW: Sized<usize> = sized(10_000, 200_000);
+/// Jobs that several worker processes work off together: so many that their start hardly counts.
+pub const SPEED_PROCESSES_JOBS: Sized<usize> = sized(100_000, 1_000_000);
+/// Jobs that commit late under a full load, and how long after their enqueue.
+pub const SPEED_LATE: Sized<usize> = sized(8, 60);
+/// See [`SPEED_LATE`].
+pub const SPEED_LATE_HOLD: Sized<Duration> = seconds(3, 3);
+/// How long one call of the bench may take, what it has to make beforehand included: one that hangs is given up.
+pub const SPEED_RUN_MAX: Sized<Duration> = seconds(300, 3_600);
+/// Jobs for an idle worker, one at a time.
+pub const SPEED_LATENCY: Sized<usize> = sized(60, 300);
+/// Jobs that are worked off in a row: beside nothing, an old snapshot, history, jobs for tomorrow.
+pub const SPEED_ROW: Sized<usize> = sized(200_000, 1_000_000);
+/// Finished jobs that are present.
+pub const SPEED_HISTORY: Sized<usize> = sized(500_000, 10_000_000);
+/// Jobs for tomorrow that are present.
+pub const SPEED_SCHEDULED: Sized<usize> = sized(50_000, 1_000_000);
+/// Jobs with payloads of 1 KB and handlers that wait, for the memory of a worker.
+pub const SPEED_MEMORY_JOBS: Sized<usize> = sized(20_000, 100_000);

@@ -13,6 +13,8 @@ mod model;
 #[cfg(feature = "prove")]
 mod parts;
 #[cfg(feature = "prove")]
+mod speed;
+#[cfg(feature = "prove")]
 pub(crate) mod table;
 
 use anyhow::Result;
@@ -71,6 +73,8 @@ enum Topic {
     Failures,
     /// How rows name their jobs: the ways compared
     Layout,
+    /// How quick it is, against plain SQL on the same server, and that it stays so
+    Speed,
 }
 
 /// Runs one topic.
@@ -83,5 +87,6 @@ pub(crate) fn run(prove: &Prove) -> Result<()> {
         Topic::Engine => engine::run(&options),
         Topic::Failures => failures::run(&options),
         Topic::Layout => layout::run(&options),
+        Topic::Speed => speed::run(&options),
     }
 }

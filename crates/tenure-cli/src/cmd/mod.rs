@@ -1,5 +1,6 @@
 //! The verbs, a file per noun. Data goes to stdout, everything else to stderr.
 
+pub mod bench;
 pub mod dead;
 pub mod demo;
 pub mod dev;
@@ -29,6 +30,8 @@ pub async fn run(args: Args) -> Outcome {
         Command::Status(status) => status::run(status).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker(args).await,
+        Command::Bench(bench) => bench::run(bench).await,
+        Command::BenchWorker(args) => bench::worker(args).await,
         Command::Work(args) => work::run(args).await,
         Command::Worker(worker) => worker::run(worker).await,
         Command::DemoModelServer(args) => demo::model_server(args).await,

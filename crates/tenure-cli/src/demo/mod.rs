@@ -4,7 +4,6 @@ mod database;
 mod model_client;
 pub mod model_server;
 mod pipeline;
-mod process;
 mod progress;
 mod report;
 mod run;

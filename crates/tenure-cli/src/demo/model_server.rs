@@ -138,7 +138,7 @@ pub async fn run(seed: u64) -> Result<()> {
     output::line(&format!("listening on http://{}", listener.local_addr()?))?;
     tokio::select! {
         served = axum::serve(listener, router(seed)) => served.context("model server"),
-        () = super::process::stdin_closed() => Ok(()),
+        () = crate::process::stdin_closed() => Ok(()),
     }
 }
 

@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::database::{Database, Lent};
 use super::model_client::ModelClient;
-use super::process::Process;
 use super::progress::Display;
 use super::report::Report;
 use super::search::search;
@@ -20,6 +19,7 @@ use super::walk::{Corpus, Skipped, walk};
 use super::workers::{Killed, Workers};
 use super::{pipeline, schema};
 use crate::connection::Connection;
+use crate::process::Process;
 
 /// How many files are taken in at once: each waits for its commit to be on disk.
 const FEEDERS: usize = 4;

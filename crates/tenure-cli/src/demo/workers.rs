@@ -11,10 +11,10 @@ use tokio_postgres::Client;
 use super::database::Database;
 use super::model_client::ModelClient;
 use super::pipeline::{Embed, Extract, Pipeline, Split, Stage, Store, retry_policy};
-use super::process::{Process, stdin_closed};
 use super::store;
 use crate::connection::Connection;
 use crate::output;
+use crate::process::{Process, stdin_closed};
 
 /// What the hidden command `tenure demo-worker` is told.
 #[derive(Debug, Clone)]

@@ -4,7 +4,8 @@
 //!
 //! A worker's two sessions ask together, one at a time: a server that stalls is not flooded with questions. A server that
 //! waits for its client may also still read a large statement, or have sent a large answer that is on its way. That looks the same,
-//! so after each verdict the next one takes twice as long, and soon longer than any deadline.
+//! so after each verdict the next one takes twice as long, and soon longer than any deadline; but for one that came after questions
+//! which nobody answered: then the network was away.
 
 use std::future::pending;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,13 +1,13 @@
-//! The demo's child processes. Each has a pipe on its stdin and ends when that is closed, so that none outlives the
-//! demo, however the demo went.
+//! Child processes of this program. Each has a pipe on its stdin and ends when that is closed, so that none outlives
+//! its parent, however the parent went.
 
 use std::env;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::connection::Connection;
@@ -17,7 +17,11 @@ const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a process may take to end by itself before it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What a process says, line by line.
+pub type Said = Lines<BufReader<ChildStdout>>;
+
 /// A process of ours.
+#[derive(Debug)]
 pub struct Process {
     /// What people call it.
     pub name: String,
@@ -40,7 +44,7 @@ impl Process {
     pub fn start(name: &str, arguments: &[&str], connection: Option<&Connection>) -> Result<Self> {
         let program = env::current_exe().context("where this program is")?;
         let mut command = Command::new(program);
-        // A group of its own: Ctrl-C reaches the demo alone, which then ends its processes in order.
+        // A group of its own: Ctrl-C reaches the parent alone, which then ends its processes in order.
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
         if let Some(connection) = connection {
             command.env("DATABASE_URL", &connection.database_url).env("TENURE_SCHEMA", &connection.schema);
@@ -50,18 +54,41 @@ impl Process {
         Ok(Process { name: name.to_owned(), child, stdin })
     }
 
-    /// Waits for the first line on its stdout.
+    /// What it says from now on; once.
+    ///
+    /// # Errors
+    /// It was asked for before.
+    pub fn said(&mut self) -> Result<Said> {
+        let stdout = self.child.stdout.take().context("its output was read before")?;
+        Ok(BufReader::new(stdout).lines())
+    }
+
+    /// Waits for the first line on its stdout, and reads no further.
     ///
     /// # Errors
     /// It ends or stays silent.
     pub async fn first_line(&mut self) -> Result<String> {
-        let stdout = self.child.stdout.take().context("its output was read before")?;
-        let mut lines = BufReader::new(stdout).lines();
+        let mut lines = self.said()?;
         match timeout(FIRST_LINE_TIMEOUT, lines.next_line()).await {
             Ok(Ok(Some(line))) => Ok(line),
             Ok(_) => bail!("{} ended before it was ready; its message is above", self.name),
             Err(_) => bail!("{} was not ready within {} s", self.name, FIRST_LINE_TIMEOUT.as_secs()),
         }
+    }
+
+    /// Writes a line to its stdin.
+    ///
+    /// # Errors
+    /// It has ended, or its stdin was closed.
+    pub async fn tell(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("its stdin is closed")?;
+        let told = stdin.write_all(format!("{line}\n").as_bytes()).await;
+        told.with_context(|| format!("{} reads no more", self.name))
+    }
+
+    /// Asks it to end.
+    pub fn close_stdin(&mut self) {
+        drop(self.stdin.take());
     }
 
     /// Its process id; none once it has ended.
@@ -84,7 +111,7 @@ impl Process {
 
     /// Asks it to end and waits; kills it when it does not.
     pub async fn end(mut self) {
-        drop(self.stdin.take());
+        self.close_stdin();
         if timeout(END_TIMEOUT, self.child.wait()).await.is_err() {
             let _ = self.child.kill().await; // it may have ended in between
         }

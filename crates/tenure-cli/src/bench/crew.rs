@@ -1,0 +1,277 @@
+//! The worker processes of a measurement, as their parent sees them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures_util::future::join_all;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
+
+use super::clock::now_ns;
+use super::place::Place;
+use super::progress::Progress;
+use super::words::{Completed, Ended, Ran, Tell, Word};
+use crate::process::{Process, Said};
+
+/// When nothing is heard for so long the measurement is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Lines that wait to be looked at.
+const LINES_MAX: usize = 10_000;
+
+/// How workers are started.
+#[derive(Debug, Clone, Copy)]
+pub struct Crew {
+    pub workers: u16,
+    pub concurrency: u16,
+    pub run_time: Duration,
+    pub tell: Tell,
+}
+
+/// Workers that run.
+pub struct AtWork {
+    processes: Vec<Process>,
+    heard: Receiver<(usize, Option<Word>)>,
+    /// When they were told to begin.
+    pub begun_ns: u64,
+    completed: Vec<Completed>,
+}
+
+/// What they all did together.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// When how many jobs were completed, by all.
+    pub points: Vec<(u64, u64)>,
+    pub claims: u64,
+    pub flushes: u64,
+    pub completed: u64,
+    /// CPU time until the last job was completed; with [`Tell::Each`]: to the end.
+    pub cpu_us: u64,
+    /// The most memory that one of them had resident; none where the system does not say.
+    pub peak_mb: Option<f64>,
+}
+
+impl Crew {
+    /// Starts the processes, which connect when they are told to begin, and tells them.
+    ///
+    /// # Errors
+    /// One of them does not start.
+    pub async fn begin(self, place: &Place) -> Result<AtWork> {
+        let (told, heard) = channel(LINES_MAX);
+        let mut processes = Vec::new();
+        for n in 0..usize::from(self.workers) {
+            let mut process = self.start(n, place)?;
+            tokio::spawn(listen(n, process.said()?, told.clone()));
+            processes.push(process);
+        }
+        let completed = vec![Completed::default(); processes.len()];
+        let mut crew = AtWork { processes, heard, begun_ns: 0, completed };
+        crew.until_all_said(|word| matches!(word, Word::Ready)).await?;
+        crew.begun_ns = now_ns();
+        for process in &mut crew.processes {
+            process.tell("begin").await?;
+        }
+        Ok(crew)
+    }
+
+    fn start(self, n: usize, place: &Place) -> Result<Process> {
+        let (concurrency, run_time) = (self.concurrency.to_string(), self.run_time.as_micros().to_string());
+        let arguments = [
+            ["bench-worker", "--name", &place.name],
+            ["--concurrency", &concurrency, "--run-time-us"],
+            [&run_time, "--tell", self.tell.name()],
+        ]
+        .concat();
+        Process::start(&format!("worker {}", n + 1), &arguments, Some(&place.connection))
+    }
+}
+
+impl AtWork {
+    /// Waits until every worker is registered.
+    ///
+    /// # Errors
+    /// One of them ends or stays silent.
+    pub async fn until_registered(&mut self) -> Result<()> {
+        self.until_all_said(|word| matches!(word, Word::Registered)).await
+    }
+
+    /// Waits until so many jobs are completed, and gives the instant of the last one.
+    ///
+    /// # Errors
+    /// A worker ends, or nothing is completed for a minute.
+    pub async fn until_completed(&mut self, jobs: u64) -> Result<u64> {
+        let mut progress = Progress::new("completed", jobs);
+        while self.jobs() < jobs {
+            let before = self.jobs();
+            match self.next().await.with_context(|| format!("{before} of {jobs} jobs were completed"))? {
+                (n, Word::Completed(completed)) => self.completed[n] = completed,
+                (_, Word::Ready | Word::Registered | Word::Runs(_) | Word::Ended(_)) => {}
+            }
+            progress.at(self.jobs());
+        }
+        Ok(self.completed.iter().map(|completed| completed.at_ns).max().unwrap_or_default())
+    }
+
+    /// Waits for the next word, and gives the handlers of which it tells that they have ended; often none.
+    ///
+    /// # Errors
+    /// A worker ends, or none is heard of for a minute.
+    pub async fn next_news(&mut self) -> Result<Vec<Ran>> {
+        match self.next().await? {
+            (_, Word::Runs(runs)) => return Ok(runs),
+            (n, Word::Completed(completed)) => self.completed[n] = completed,
+            (_, Word::Ready | Word::Registered | Word::Ended(_)) => {}
+        }
+        Ok(Vec::new())
+    }
+
+    /// Jobs that are completed so far, as far as it was told.
+    pub fn jobs(&self) -> u64 {
+        self.completed.iter().map(|completed| completed.jobs).sum()
+    }
+
+    /// Waits for handlers that have ended.
+    ///
+    /// # Errors
+    /// A worker ends, or none is heard of for a minute.
+    pub async fn next_runs(&mut self) -> Result<Vec<Ran>> {
+        loop {
+            if let (_, Word::Runs(runs)) = self.next().await? {
+                return Ok(runs);
+            }
+        }
+    }
+
+    /// Stops all workers in order.
+    ///
+    /// # Errors
+    /// One of them could not sign off, or did not say what it did.
+    pub async fn stop(mut self) -> Result<Done> {
+        self.processes.iter_mut().for_each(Process::close_stdin);
+        let mut ended = HashMap::new();
+        while ended.len() < self.processes.len() {
+            if let (n, Word::Ended(end)) = self.next().await? {
+                ensure!(end.clean, "{} could not sign off", self.processes[n].name);
+                ended.insert(n, end);
+            }
+        }
+        let until_last: Vec<u64> = self.completed.iter().map(|completed| completed.cpu_us).collect();
+        join_all(self.processes.into_iter().map(Process::end)).await;
+        Ok(Done::of(ended, &until_last))
+    }
+
+    async fn until_all_said(&mut self, wanted: impl Fn(&Word) -> bool) -> Result<()> {
+        let mut left = self.processes.len();
+        while left > 0 {
+            let (_, word) = self.next().await?;
+            left -= usize::from(wanted(&word));
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<(usize, Word)> {
+        match timeout(SILENCE_MAX, self.heard.recv()).await {
+            Ok(Some((n, Some(word)))) => Ok((n, word)),
+            Ok(Some((n, None))) => bail!("{} ended by itself; its message is above", self.processes[n].name),
+            Ok(None) => bail!("all workers ended by themselves"),
+            Err(_) => bail!("nothing was heard of the workers for {} s", SILENCE_MAX.as_secs()),
+        }
+    }
+}
+
+/// Passes on what a process says; at the end of it, none.
+async fn listen(n: usize, mut said: Said, told: Sender<(usize, Option<Word>)>) {
+    let mut last = false;
+    while let Ok(Some(line)) = said.next_line().await {
+        let Ok(word) = serde_json::from_str(&line) else { break };
+        last = matches!(word, Word::Ended(_));
+        if told.send((n, Some(word))).await.is_err() {
+            return;
+        }
+    }
+    if !last {
+        let _ = told.send((n, None)).await; // nobody wants to know
+    }
+}
+
+impl Done {
+    /// `until_last`: the CPU time of each when its last job was completed; 0 where it was not told.
+    fn of(ended: HashMap<usize, Ended>, until_last: &[u64]) -> Done {
+        let mut done = Done::default();
+        let mut all: Vec<(u64, usize, u64)> = Vec::new();
+        for (n, end) in ended {
+            done.claims += end.claims;
+            done.flushes += end.flushes;
+            done.completed += end.completed;
+            done.cpu_us += if until_last[n] > 0 { until_last[n] } else { end.cpu_us };
+            done.peak_mb = done.peak_mb.max_of(end.peak_mb);
+            all.extend(end.points.into_iter().map(|(at, jobs)| (at, n, jobs)));
+        }
+        all.sort_unstable();
+        let (mut by_worker, mut sum) = (HashMap::new(), 0);
+        for (at, n, jobs) in all {
+            sum += jobs - by_worker.insert(n, jobs).unwrap_or(0);
+            done.points.push((at, sum));
+        }
+        done
+    }
+
+    /// Jobs a second in each of so many equal parts of all jobs, from the first completed one on; empty when there are too few
+    /// instants to tell.
+    pub fn slices(&self, jobs: u64, parts: u64) -> Vec<f64> {
+        let Some(&(mut from, mut before)) = self.points.first() else { return Vec::new() };
+        let mut rates = Vec::new();
+        for part in 1..=parts {
+            let wanted = jobs * part / parts;
+            match self.points.iter().find(|(_, sum)| *sum >= wanted) {
+                Some(&(at, sum)) if at > from => {
+                    rates.push((sum - before) as f64 * 1e9 / (at - from) as f64);
+                    (from, before) = (at, sum);
+                }
+                _ => return Vec::new(),
+            }
+        }
+        rates
+    }
+}
+
+/// The larger of two numbers that may be unknown.
+trait MaxOf {
+    fn max_of(self, other: Self) -> Self;
+}
+
+impl MaxOf for Option<f64> {
+    fn max_of(self, other: Option<f64>) -> Option<f64> {
+        match (self, other) {
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(points: &[(u64, u64)], peak_mb: Option<f64>) -> Ended {
+        Ended { points: points.to_vec(), claims: 2, flushes: 3, completed: 10, cpu_us: 500, peak_mb, clean: true }
+    }
+
+    #[test]
+    fn several_workers_are_added_up_in_the_order_of_time() {
+        let all = HashMap::from([(0, ended(&[(10, 4), (30, 10)], None)), (1, ended(&[(20, 5), (40, 10)], Some(21.5)))]);
+        let done = Done::of(all, &[300, 0]);
+        assert_eq!(done.points, [(10, 4), (20, 9), (30, 15), (40, 20)]);
+        assert_eq!((done.claims, done.flushes, done.completed, done.cpu_us, done.peak_mb), (4, 6, 20, 800, Some(21.5)));
+    }
+
+    #[test]
+    fn slices_are_rates_of_equal_parts() {
+        let second = 1_000_000_000;
+        let points = (0..=10).map(|n| (second * (10 + n * n), n * 100)).collect();
+        let done = Done { points, ..Done::default() };
+        assert_eq!(done.slices(1_000, 2), [500.0 / 25.0, 500.0 / 75.0]);
+        assert_eq!(done.slices(2_000, 2), [0.0; 0], "they were not all seen");
+        assert_eq!(Done::default().slices(10, 10), [0.0; 0]);
+    }
+}

@@ -1,0 +1,83 @@
+//! Latency: an idle worker, and one job at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tenure::{Client, Enqueue};
+
+use super::clock::{Times, ms_between, now_ns};
+use super::crew::{AtWork, Crew};
+use super::options::LatencyOptions;
+use super::payload::Payloads;
+use super::place::Place;
+use super::population::{Pin, populate};
+use super::progress::{Progress, say};
+use super::report::{Figure, Run};
+use super::words::Tell;
+use super::{KIND, QUEUE};
+
+/// Jobs before those that count: the first ones pay for what happens once.
+const WARM: u32 = 5;
+
+/// Measures so many jobs.
+///
+/// # Errors
+/// The database fails, or the worker ends.
+pub async fn run(place: &Place, options: &LatencyOptions) -> Result<Vec<Run>> {
+    let payloads = Arc::new(Payloads::new(options.scene.payload)?);
+    populate(place, &options.scene, &payloads).await?;
+    let mut runs = Vec::new();
+    for round in 1..=options.common.rounds {
+        say(&format!("round {round}: {} jobs, one at a time, to an idle worker", options.jobs));
+        place.prepare(&options.scene).await?;
+        let pin = Pin::open(place, &options.scene).await?;
+        let crew = Crew { workers: 1, concurrency: options.concurrency, run_time: Duration::ZERO, tell: Tell::Each };
+        let mut at_work = crew.begin(place).await?;
+        at_work.until_registered().await?;
+        let client = place.client(1).connect().await?;
+        let (calls, waits) = one_by_one(&client, &mut at_work, options, &payloads).await?;
+        at_work.stop().await?;
+        pin.close().await?;
+        runs.push(run_of(round, options, Times::new(calls), Times::new(waits)));
+    }
+    Ok(runs)
+}
+
+/// How long each took from the call, and from its commit, to the start of the handler.
+async fn one_by_one(
+    client: &Client,
+    at_work: &mut AtWork,
+    options: &LatencyOptions,
+    payloads: &Payloads,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut calls, mut waits) = (Vec::new(), Vec::new());
+    let mut progress = Progress::new("jobs", options.jobs.into());
+    for n in 0..options.jobs + WARM {
+        tokio::time::sleep(options.pause.mul_f64(0.5 + fastrand::f64())).await; // until the worker is idle
+        let job = Enqueue::raw(KIND, payloads.get(n as usize).clone()).queue(QUEUE);
+        let called_ns = now_ns();
+        let id = client.enqueue(job).await?;
+        let committed_ns = now_ns();
+        let runs = at_work.next_runs().await?;
+        ensure!(runs.len() == 1 && runs[0].job == id.get(), "the worker ran {runs:?} when job {id} was enqueued");
+        if n >= WARM {
+            calls.push(ms_between(called_ns, runs[0].started_ns));
+            waits.push(ms_between(committed_ns, runs[0].started_ns));
+        }
+        progress.at(calls.len() as u64);
+    }
+    Ok((calls, waits))
+}
+
+fn run_of(round: u32, options: &LatencyOptions, calls: Times, waits: Times) -> Run {
+    Run::new(round)
+        .key("concurrency", options.concurrency)
+        .figure(Figure::fine("p50_ms", "p50 ms", waits.percentile(50)))
+        .figure(Figure::fine("p95_ms", "p95 ms", waits.percentile(95)))
+        .figure(Figure::fine("p99_ms", "p99 ms", waits.percentile(99)))
+        .figure(Figure::fine("max_ms", "max ms", waits.longest()))
+        .figure(Figure::fine("call_p50_ms", "from the call: p50", calls.percentile(50)))
+        .figure(Figure::fine("call_p99_ms", "p99", calls.percentile(99)))
+        .more("jobs", options.jobs)
+}

@@ -1,0 +1,275 @@
+//! `tenure bench` as a person types it: what it prints, what it refuses, and that nothing of it stays.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tenure::testing::{TestDatabase, until, with_database};
+use tenure::{Enqueue, RawJson};
+
+fn bench(db: &TestDatabase, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.arg("bench").args(args).env("DATABASE_URL", db.url()).stdin(Stdio::null());
+    command
+}
+
+/// Exit code, and what it said.
+fn ended(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The one JSON object that it prints.
+fn measured(db: &TestDatabase, args: &[&str]) -> Value {
+    let output = bench(db, args).arg("--json").output().expect("tenure starts");
+    assert!(output.status.success(), "{args:?}: {:?}", ended(&output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {output:?}"))
+}
+
+async fn count(db: &TestDatabase, query: &str) -> i64 {
+    db.sql().await.query_one(query, &[]).await.expect("a count").get(0)
+}
+
+const SCHEMAS: &str = "select count(*) from pg_namespace where nspname like 'tenure\\_%'";
+const SESSIONS: &str = "select count(*) from pg_stat_activity where application_name like 'tenure bench%' and datname = current_database()";
+
+/// No schema, no session.
+async fn check_nothing_left(db: &TestDatabase) {
+    assert_eq!(count(db, SCHEMAS).await, 0, "schemas");
+    assert_eq!(count(db, SESSIONS).await, 0, "sessions");
+}
+
+/// All figures of a run that must be there and above zero.
+fn check_positive(run: &Value, names: &[&str]) {
+    for name in names {
+        assert!(run[name].as_f64().is_some_and(|value| value > 0.0), "{name}: {run}");
+    }
+}
+
+/// The values under a name, of all runs.
+fn of_runs<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
+    report["runs"].as_array().expect("runs").iter().map(|run| &run[name]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn enqueue_measures_every_form_with_every_number_of_producers() {
+    with_database(async |db| {
+        let report =
+            measured(db, &["enqueue", "--jobs", "330", "--producers", "1,3", "--batch", "100", "--payload", "200"]);
+        assert_eq!(of_runs(&report, "form"), ["single", "single", "arrays", "arrays", "copy", "copy"]);
+        assert_eq!(of_runs(&report, "producers"), [1, 3, 1, 3, 1, 3]);
+        for run in report["runs"].as_array().expect("runs") {
+            assert_eq!(run["jobs"], 330);
+            check_positive(run, &["jobs_per_s", "wal_bytes_per_job", "transactions_per_job", "client_cpu_us_per_job"]);
+            assert!(run["wal_bytes_per_job"].as_f64() > Some(200.0), "less than the payloads: {run}");
+        }
+        assert!(report["runs"][0]["transactions_per_job"].as_f64() >= Some(1.0), "a commit each: {report}");
+        assert!(report["runs"][2]["transactions_per_job"].as_f64() < Some(0.5), "a commit for many: {report}");
+        assert_eq!((&report["mode"], &report["settings"]["scene"]["payload"]), (&"enqueue".into(), &200.into()));
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_counts_every_job_once_and_tells_its_cost() {
+    with_database(async |db| {
+        let args = ["work", "--jobs", "3000", "--concurrency", "1,32", "--workers", "1,2", "--rounds", "2"];
+        let report = measured(db, &args);
+        assert_eq!(of_runs(&report, "concurrency"), [1, 32, 1, 32, 1, 32, 1, 32]);
+        assert_eq!(of_runs(&report, "workers"), [1, 1, 2, 2, 1, 1, 2, 2]);
+        assert_eq!(of_runs(&report, "completed"), [3000; 8]);
+        assert_eq!(report["medians"].as_array().map(Vec::len), Some(4));
+        for run in report["runs"].as_array().expect("runs") {
+            let names = ["jobs_per_s", "enqueue_per_s", "wal_enqueue_per_job", "wal_work_per_job", "seconds", "claims"];
+            check_positive(run, &names);
+            check_positive(run, &["worker_cpu_us_per_job", "peak_mb", "transactions_per_job", "calls_per_job"]);
+            let sum = run["wal_enqueue_per_job"].as_f64().unwrap() + run["wal_work_per_job"].as_f64().unwrap();
+            assert!((run["wal_bytes_per_job"].as_f64().unwrap() - sum).abs() < 0.01, "{run}");
+        }
+        check_positive(&report["medians"][0], &["jobs_per_s"]);
+        assert!(report["server"]["version"].as_str().is_some_and(|version| !version.is_empty()));
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_goes_on_beside_finished_and_scheduled_jobs_and_an_old_snapshot() {
+    with_database(async |db| {
+        let scene = ["--history", "5000", "--scheduled", "300", "--pinned", "--form", "single", "--producers", "2"];
+        let args = [&["work", "--jobs", "600", "--concurrency", "8", "--run-time", "1ms"][..], &scene].concat();
+        let report = measured(db, &args);
+        assert_eq!(of_runs(&report, "completed"), [600]);
+        let scene = &report["settings"]["scene"];
+        assert_eq!(
+            (&scene["history"], &scene["scheduled"], &scene["pinned"]),
+            (&5000.into(), &300.into(), &true.into())
+        );
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn latency_mixed_and_floor_give_times_in_order() {
+    with_database(async |db| {
+        let latency = measured(db, &["latency", "--jobs", "20", "--pause", "2ms"]);
+        let run = &latency["runs"][0];
+        assert_eq!(run["jobs"], 20);
+        let ordered = |run: &Value, names: &[&str]| {
+            let values: Vec<f64> = names.iter().map(|name| run[name].as_f64().expect(name)).collect();
+            assert!(values.is_sorted() && values[0] >= 0.0, "{names:?}: {run}");
+        };
+        ordered(run, &["p50_ms", "p95_ms", "p99_ms", "max_ms"]);
+        ordered(run, &["p50_ms", "call_p50_ms", "call_p99_ms"]);
+        let mixed =
+            measured(db, &["mixed", "--rate", "100", "--duration", "1s", "--run-time", "3ms", "--workers", "2"]);
+        let run = &mixed["runs"][0];
+        assert_eq!((&run["jobs"], &run["completed"]), (&100.into(), &100.into()));
+        ordered(run, &["wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "wait_max_ms"]);
+        assert!(run["run_p50_ms"].as_f64() >= Some(3.0), "handlers that wait for 3 ms: {run}");
+        check_positive(run, &["jobs_per_s", "enqueue_p50_ms", "wal_bytes_per_job", "peak_mb"]);
+        let floor = measured(db, &["floor", "--rows", "1000", "--batch", "300", "--trips", "10"]);
+        check_positive(&floor["runs"][0], &["notify_p50_ms", "commit_p50_ms", "copy_per_s"]);
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_finds_every_job_that_was_committed_after_others_had_passed_it() {
+    with_database(async |db| {
+        let report = measured(db, &["late", "--jobs", "5", "--hold", "300ms", "--at-once", "2", "--workers", "2"]);
+        let run = &report["runs"][0];
+        assert_eq!((&run["jobs"], &report["settings"]["hold_ms"]), (&5.into(), &300.0.into()));
+        check_positive(run, &["max_ms", "jobs_per_s"]);
+        assert!(run["p50_ms"].as_f64() <= run["max_ms"].as_f64(), "{run}");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_measurement_that_takes_longer_than_it_may_is_given_up_and_leaves_nothing() {
+    with_database(async |db| {
+        let args = ["mixed", "--rate", "20", "--duration", "1h", "--within", "1s", "--json"];
+        let output = bench(db, &args).output().expect("tenure starts");
+        let (code, said) = ended(&output);
+        assert_eq!((code, output.stdout.len()), (Some(1), 0), "{said}");
+        assert!(said.contains("the bench did not end within 1s"), "{said}");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_json_a_table_stands_alone_on_stdout() {
+    with_database(async |db| {
+        let output = bench(db, &["work", "--jobs", "200", "--concurrency", "2"]).output().expect("tenure starts");
+        let (code, said) = ended(&output);
+        assert_eq!(code, Some(0), "{said}");
+        let out = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(out.lines().count(), 2, "{out}");
+        assert!(out.starts_with("workers  concurrency  jobs/s"), "{out}");
+        for words in ["round 1: 200 jobs", "PostgreSQL ", "fsync"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_something_else_made_is_refused_and_left_alone() {
+    with_database(async |db| {
+        let client = db.client().await;
+        let id = client.enqueue(Enqueue::raw("k", RawJson::parse("1").expect("JSON"))).await.expect("enqueued");
+        for mode in ["work", "floor"] {
+            let output = bench(db, &[mode, "--schema", "tenure"]).output().expect("tenure starts");
+            let (code, said) = ended(&output);
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains("the schema tenure of this database was not made by `tenure bench`"), "{said}");
+            assert!(said.contains("--schema NAME") && output.stdout.is_empty(), "{said}");
+        }
+        assert!(client.get(id).await.expect("an answer").is_some(), "the job is still there");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_that_make_no_sense_are_named_and_nothing_is_made() {
+    with_database(async |db| {
+        let cases: &[(&[&str], &[&str])] = &[
+            (&["work", "--jobs", "0"], &["'0'", "--jobs", "1..=100000000"]),
+            (&["work", "--concurrency", "8,0"], &["'0'", "--concurrency", "1..=10000"]),
+            (&["work", "--workers", "257"], &["'257'", "--workers", "1..=256"]),
+            (&["work", "--payload", "19"], &["'19'", "--payload", "20..=65536"]),
+            (&["work", "--history", "-1"], &["-1"]),
+            (&["work", "--run-time", "2m"], &["2m", "0 to 1m"]),
+            (&["work", "--form", "bulk"], &["'bulk'", "single, arrays, copy"]),
+            (&["work", "--rounds", "many"], &["'many'", "--rounds"]),
+            (&["enqueue", "--producers", "201"], &["'201'", "1..=200"]),
+            (&["enqueue", "--batch", "0"], &["'0'", "--batch"]),
+            (&["latency", "--pause", "5"], &["\"5\" is not a duration"]),
+            (&["mixed", "--rate", "0"], &["'0'", "--rate", "1..=100000"]),
+            (&["mixed", "--duration", "500ms"], &["500ms", "1s to 1h"]),
+            (&["late", "--hold", "2m"], &["2m", "10ms to 1m"]),
+            (&["late", "--at-once", "101"], &["'101'", "1..=100"]),
+            (&["floor", "--within", "25h"], &["25h", "1s to 24h"]),
+            (&["floor", "--trips", "0"], &["'0'", "--trips"]),
+            (&["floor", "--schema", "No"], &["\"No\" cannot be the schema", "lower case"]),
+            (&["speed"], &["'speed'"]),
+        ];
+        for (args, words) in cases {
+            let (code, said) = ended(&bench(db, args).output().expect("tenure starts"));
+            assert_eq!(code, Some(2), "{args:?}: {said}");
+            words.iter().for_each(|word| assert!(said.contains(word), "{args:?}: {word} is missing: {said}"));
+        }
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+/// A measurement that goes on for long. It has said by then that it has begun.
+fn begun(db: &TestDatabase) -> Child {
+    let args = ["mixed", "--rate", "20", "--duration", "1h", "--workers", "2"];
+    let mut child = bench(db, &args).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("tenure starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("its stderr")).lines();
+    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.contains("round 1"));
+    assert!(begun, "it ended before it began");
+    // So that the pipe never fills.
+    std::thread::spawn(move || lines.for_each(drop));
+    child
+}
+
+async fn until_jobs_run(db: &TestDatabase) {
+    until("two workers run jobs", async || {
+        let workers = count(db, "select count(*) from tenure_bench.worker").await;
+        let ended = count(db, "select count(*) from tenure_bench.outcome").await;
+        if workers == 2 && ended > 0 { Ok(()) } else { Err(format!("{workers} workers, {ended} ended")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_leaves_nothing_and_a_kill_leaves_what_the_next_one_clears() {
+    with_database(async |db| {
+        let mut first = begun(db);
+        until_jobs_run(db).await;
+        let (code, said) = ended(&bench(db, &["floor"]).output().expect("tenure starts"));
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("another `tenure bench` is running"), "{said}");
+        first.kill().expect("killed");
+        first.wait().expect("its end");
+        until("its workers have ended", async || count(db, SESSIONS).await == 0).await;
+        assert_eq!(count(db, SCHEMAS).await, 1, "nobody was there to drop it");
+
+        let mut second = begun(db);
+        until_jobs_run(db).await;
+        // SAFETY: a signal to a process that this test started and has not waited for.
+        unsafe { libc::kill(second.id().cast_signed(), libc::SIGINT) };
+        assert_eq!(second.wait().expect("its end").code(), Some(1));
+        check_nothing_left(db).await;
+    })
+    .await;
+}

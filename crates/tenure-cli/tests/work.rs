@@ -565,7 +565,7 @@ async fn each_failed_attempt_has_a_line_in_the_log_and_a_flood_of_them_is_summed
             "default=4",
             "--drain",
             "--exec",
-            "again=echo 'no \033[2Jroute' >&2; exit 75",
+            "again=echo 'no \\033[2Jroute' >&2; exit 75",
             "--exec",
             "dies=exit 65",
         ];

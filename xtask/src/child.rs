@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 #[cfg(feature = "prove")]
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use anyhow::{Context, Result, bail};
@@ -40,6 +40,18 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 /// As [`run`].
 #[cfg(feature = "prove")]
 pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
+    match output_and_status(command)? {
+        (printed, status) if status.success() => Ok(printed),
+        (_, status) => bail!("{}: {status}; its message is above", shown(command)),
+    }
+}
+
+/// The same for a program whose failure does not make worthless what it printed.
+///
+/// # Errors
+/// It cannot be started, or a signal came meanwhile.
+#[cfg(feature = "prove")]
+pub(crate) fn output_and_status(command: &mut Command) -> Result<(Vec<u8>, ExitStatus)> {
     let shown = shown(command);
     catch_signals();
     stop_if_caught()?;
@@ -49,10 +61,7 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
     let output = child.wait_with_output();
     CHILD.store(0, Ordering::SeqCst);
     stop_if_caught()?;
-    match output? {
-        output if output.status.success() => Ok(output.stdout),
-        output => bail!("{shown}: {}; its message is above", output.status),
-    }
+    output.map(|output| (output.stdout, output.status)).with_context(|| format!("{shown} was not heard to its end"))
 }
 
 /// A call of cargo, as it would be from a shell: `cargo run` sets variables for this process of which some make cargo

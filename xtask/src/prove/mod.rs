@@ -59,6 +59,10 @@ struct Options {
     #[arg(long, value_name = "WORD")]
     only: Vec<String>,
 
+    /// Of `speed`: other queues as well, on the same server; builds them first
+    #[arg(long)]
+    peers: bool,
+
     /// Name the parts of the topic and end
     #[arg(long)]
     list: bool,
@@ -83,6 +87,10 @@ pub(crate) fn run(prove: &Prove) -> Result<()> {
     use clap::Parser;
     let options =
         Options::parse_from(std::iter::once("cargo xtask prove".to_owned()).chain(prove.args.iter().cloned()));
+    if options.peers && !matches!(options.topic, Topic::Speed) {
+        crate::say("--peers is of the topic speed alone");
+        std::process::exit(2);
+    }
     match options.topic {
         Topic::Engine => engine::run(&options),
         Topic::Failures => failures::run(&options),

@@ -2,6 +2,7 @@
 //! an old snapshot makes it slower. All of it is measured by `tenure bench`, in rounds in which everything takes its turn.
 
 mod lines;
+mod peers;
 mod runs;
 
 use std::collections::HashMap;
@@ -20,7 +21,8 @@ use crate::{child, say, setup};
 use runs::Run;
 
 /// Large enough that no checkpoint falls into a measurement; the rest is what durability asks for, which is the default.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
+    "max_connections=200",
     "shared_buffers=1GB",
     "max_wal_size=8GB",
     "min_wal_size=2GB",
@@ -66,15 +68,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     refuse_unknown(options, "speed", &parts.iter().map(|part| part.name).collect::<Vec<_>>());
     let chosen: Vec<Part> = parts.into_iter().filter(|part| is_chosen(options, part.name, part.quick)).collect();
     let size = if options.quick { Size::Ci } else { Size::Full };
-    let (rounds, mut lines) = measured(&chosen, size)?;
+    let (rounds, mut lines) = measured(&chosen, size, options.peers)?;
     for part in &chosen {
         lines.extend(guarded(part.name, || (part.lines)(&rounds)).unwrap_or_else(|failed| vec![failed]));
     }
     table::print("speed", options.quick, options.json, &lines)
 }
 
-/// All rounds, and the lines of what failed.
-fn measured(chosen: &[Part], size: Size) -> Result<(Vec<Round>, Vec<Measure>)> {
+/// All rounds, and the lines of what failed, and of other queues.
+fn measured(chosen: &[Part], size: Size, with_peers: bool) -> Result<(Vec<Round>, Vec<Measure>)> {
     let tenure = built()?;
     let server = Server::start(ServerOptions {
         ephemeral: true,
@@ -90,7 +92,7 @@ fn measured(chosen: &[Part], size: Size) -> Result<(Vec<Round>, Vec<Measure>)> {
         SETTINGS.join(" "),
         runs.len()
     ));
-    let (mut rounds, mut failed) = (Vec::new(), Vec::new());
+    let (mut rounds, mut lines) = (Vec::new(), Vec::new());
     for n in 1..=count {
         let mut round = Round::new();
         for (place, &run) in runs.iter().enumerate() {
@@ -101,13 +103,17 @@ fn measured(chosen: &[Part], size: Size) -> Result<(Vec<Round>, Vec<Measure>)> {
                 round.insert(run, report(&tenure, &run.arguments(size), server.url())?);
                 Ok(Vec::new())
             })
-            .map_err(|line| failed.push(line));
+            .map_err(|line| lines.push(line));
             say(&format!("{name}: {:.0} s", start.elapsed().as_secs_f64()));
         }
         rounds.push(round);
     }
-    failed.extend(guarded("the server stops", || server.stop().map(|()| Vec::new())).err());
-    Ok((rounds, failed))
+    if with_peers {
+        lines
+            .extend(guarded("other queues", || peers::lines(server.url(), size)).unwrap_or_else(|failed| vec![failed]));
+    }
+    lines.extend(guarded("the server stops", || server.stop().map(|()| Vec::new())).err());
+    Ok((rounds, lines))
 }
 
 /// Each run once, in the order of the parts.

@@ -203,6 +203,8 @@ struct Controlled<'a> {
     refused_told: usize,
     /// When we were asked to do the next maintenance turn.
     tick_at: Option<Instant>,
+    /// No turn was asked for yet on this connection.
+    fresh: bool,
     /// Duties that the last turn has left to be done, each for itself.
     net: Vec<String>,
     /// The database asked for a look who holds back vacuum.
@@ -226,7 +228,9 @@ impl<'a> Controlled<'a> {
             notifications,
             overruns_told: None,
             refused_told: 0,
-            tick_at: None,
+            // Whoever did maintenance may be the one whose place this worker takes.
+            tick_at: Some(Instant::now()),
+            fresh: true,
             net: Vec::new(),
             horizon_wanted: false,
             retain_at: None,
@@ -359,6 +363,7 @@ impl<'a> Controlled<'a> {
     /// A maintenance turn.
     async fn tick(&mut self) {
         self.tick_at = None;
+        let fresh = std::mem::take(&mut self.fresh);
         let busy = !self.engine.running.is_empty();
         match self.session.tick(&self.registration, busy, self.engine.settings.turn_max).await {
             Ok(ticked) => {
@@ -369,7 +374,7 @@ impl<'a> Controlled<'a> {
                 if ticked.rescued + ticked.promoted > 0 {
                     self.engine.woken.notify_one();
                 }
-                let next = ticked.next_ms.filter(|_| ticked.ran);
+                let next = ticked.next_ms.filter(|_| ticked.ran || fresh);
                 self.tick_at = next.map(|ms| Instant::now() + Duration::from_millis(count(ms)));
                 self.net.extend(ticked.net);
                 if ticked.retain && self.retain_at.is_none() {

@@ -57,6 +57,12 @@ table duty
   few_workers boolean not null default false
   duty_pkey PRIMARY KEY (name)
   CREATE INDEX duty_newest ON tenure.duty USING btree (name, next_at DESC)
+table former_worker
+  id bigint not null
+  name text not null
+  gone_at timestamp with time zone not null default clock_timestamp()
+  former_worker_pkey PRIMARY KEY (id)
+  CREATE INDEX former_worker_gone ON tenure.former_worker USING btree (gone_at)
 table held
   block bigint not null
   id bigint not null
@@ -308,7 +314,7 @@ function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left bo
 function partitions() returns integer
 function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
 function pause_kind(p_kind text, p_queue text DEFAULT NULL::text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
-function pick_jobs(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer) returns SETOF bigint
+function pick_jobs(p_statuses text[], p_queue text, p_kind text, p_before bigint, p_limit integer, p_requeued boolean DEFAULT false) returns SETOF bigint
 function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
 function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
 function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
@@ -324,6 +330,7 @@ function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEF
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function set_setting(p_name text, p_value bigint) returns void
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
+function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean)
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone, refused text)
@@ -411,6 +418,7 @@ function outline(p_message text) returns text
 function partition_name(p_table text, p_first bigint, p_end bigint) returns text
 function pause_readers() returns TABLE(virtualtransaction text, pid integer)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
+function pick_in_state(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer, p_requeued boolean) returns SETOF bigint
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
 function progress(p_job bigint, p_fence bigint, p_progress jsonb) returns boolean
 function progress(p_job bigint, p_fence bigint, p_progress text) returns boolean

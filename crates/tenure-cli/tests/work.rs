@@ -362,7 +362,7 @@ async fn a_queue_that_nobody_has_used_is_named_by_the_worker_that_reads_it() {
         let end = Work::start(db.url(), &folder, &args).end().await;
         assert_eq!(end.code, Some(0), "{end:?}");
         assert!(
-            end.said.contains("no job was ever in the queue \"defualt\"")
+            end.said.contains("no job is in the queue \"defualt\" now")
                 && end.said.contains("queues with jobs: \"default\""),
             "{end:?}"
         );

@@ -14,7 +14,7 @@ use super::progress::Progress;
 use super::words::{Completed, Ended, Ran, Tell, Word};
 use crate::process::{Process, Said};
 
-/// When nothing is heard for so long the measurement is given up.
+/// When nothing is heard for so long, beside what a handler takes, the measurement is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Lines that wait to be looked at.
 const LINES_MAX: usize = 10_000;
@@ -35,6 +35,7 @@ pub struct AtWork {
     /// When they were told to begin.
     pub begun_ns: u64,
     completed: Vec<Completed>,
+    silence_max: Duration,
 }
 
 /// What they all did together.
@@ -65,7 +66,8 @@ impl Crew {
             processes.push(process);
         }
         let completed = vec![Completed::default(); processes.len()];
-        let mut crew = AtWork { processes, heard, begun_ns: 0, completed };
+        let silence_max = SILENCE_MAX + self.run_time;
+        let mut crew = AtWork { processes, heard, begun_ns: 0, completed, silence_max };
         crew.until_all_said(|word| matches!(word, Word::Ready)).await?;
         crew.begun_ns = now_ns();
         for process in &mut crew.processes {
@@ -170,11 +172,11 @@ impl AtWork {
     }
 
     async fn next(&mut self) -> Result<(usize, Word)> {
-        match timeout(SILENCE_MAX, self.heard.recv()).await {
+        match timeout(self.silence_max, self.heard.recv()).await {
             Ok(Some((n, Some(word)))) => Ok((n, word)),
             Ok(Some((n, None))) => bail!("{} ended by itself; its message is above", self.processes[n].name),
             Ok(None) => bail!("all workers ended by themselves"),
-            Err(_) => bail!("nothing was heard of the workers for {} s", SILENCE_MAX.as_secs()),
+            Err(_) => bail!("nothing was heard of the workers for {} s", self.silence_max.as_secs()),
         }
     }
 }

@@ -326,7 +326,7 @@ async fn set(args: Set) -> Outcome {
             client.set_keep(args.queue.as_deref(), outcome, age).await?;
         }
     }
-    unused::warn(&client, args.queue.as_deref()).await;
+    unused::warn(async { Ok(client.clone()) }, args.queue.as_deref()).await;
     let keep = match &args.queue {
         None => client.keep_defaults().await?,
         Some(name) => {
@@ -364,7 +364,7 @@ async fn pause(args: Pause) -> Outcome {
         (None, None) => return Err(nothing_named("pause")),
     };
     let code = answer(args.json, what, changed, "paused", "was paused already")?;
-    unused::warn(&client, what.queue).await;
+    unused::warn(async { Ok(client.clone()) }, what.queue).await;
     Ok(code)
 }
 
@@ -384,7 +384,7 @@ async fn resume(args: Resume) -> Outcome {
         }
     }
     let code = answer(args.json, what, changed, "resumed", "was not paused")?;
-    unused::warn(&client, what.queue).await;
+    unused::warn(async { Ok(client.clone()) }, what.queue).await;
     Ok(code)
 }
 
@@ -392,7 +392,7 @@ async fn drain(args: Drain) -> Outcome {
     let client = args.connection.connect().await?;
     let reason = args.reason.as_deref().or(Some("drained"));
     let changed = client.pause(&args.queue, args.by.as_deref(), reason).await?;
-    unused::warn(&client, [args.queue.as_str()]).await;
+    unused::warn(async { Ok(client.clone()) }, [args.queue.as_str()]).await;
     let left = if args.wait { Some(client.drained(&args.queue, args.timeout).await?) } else { None };
     match args.json {
         true => output::json(&json!({ "queue": args.queue, "changed": changed, "running": left }))?,

@@ -81,10 +81,9 @@ pub async fn run(args: Work) -> Outcome {
     let mut signals = Signals::listen()?;
     let mut worker = start(&args).await?;
     announce(&args, &worker);
-    if let Ok(client) = args.connection.connect().await {
-        unused::warn(&client, args.queues.iter().map(|(queue, _)| queue.as_str())).await;
-    }
-    let summary = until_stopped(&mut worker, &mut signals).await;
+    let queues = args.queues.iter().map(|(queue, _)| queue.as_str());
+    let (summary, ()) =
+        tokio::join!(until_stopped(&mut worker, &mut signals), unused::warn(args.connection.connect(), queues));
     report(&args, &summary)
 }
 

@@ -85,7 +85,7 @@ async fn the_worker_of_a_finished_job_is_shown_by_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_no_job_was_ever_in_is_named_with_those_that_have_jobs() {
+async fn a_queue_without_jobs_is_named_with_those_that_have_some() {
     with_database(async |db| {
         assert_eq!(tenure(db, &["enqueue", "k", "1", "--queue", "mail"]).code, 0);
         for verb in [
@@ -97,12 +97,12 @@ async fn a_queue_that_no_job_was_ever_in_is_named_with_those_that_have_jobs() {
         ] {
             let end = tenure(db, &[verb, &["mial"]].concat());
             assert_eq!(end.code, 0, "{verb:?}: {end:?}");
-            let warned = end.said.contains("no job was ever in the queue \"mial\"");
+            let warned = end.said.contains("no job is in the queue \"mial\" now");
             assert!(warned && end.said.contains("queues with jobs: \"mail\""), "{verb:?}: {}", end.said);
             let end = tenure(db, &[verb, &["mail"]].concat());
             assert_eq!((end.code, end.said.as_str()), (0, ""), "{verb:?}");
         }
-        // It was used, although nothing waits in it any more.
+        // Where no queue has jobs there is no other name to be meant.
         assert_eq!(tenure(db, &["job", "cancel", "--queue", "mail", "--yes"]).code, 0);
         assert_eq!(tenure(db, &["queue", "resume", "mail"]).said, "");
     })

@@ -170,7 +170,7 @@ begin
   end if;
   select greatest(0, ceil(extract(epoch from t.due_at - v_now) * 1000))::bigint into v_next_due_ms
     from tenure.later t where t.due_at > v_now order by t.due_at limit 1;
-  select case when d.next_at <= v_now then 0 else ceil(extract(epoch from d.next_at - v_now) * 1000)::bigint end, d.few_workers
+  select case when d.next_at not between v_now and v_now + interval '2 seconds' then 0 else ceil(extract(epoch from d.next_at - v_now) * 1000)::bigint end, d.few_workers
     into v_tick_in_ms, v_few_workers from tenure.duty d where d.name = 'tick' order by d.next_at desc limit 1;
   return query select null::bigint, null::bigint, null::integer, null::text, null::text, null::smallint, null::smallint,
     null::bigint, null::timestamptz, null::text,

@@ -3,7 +3,8 @@
 -- Transition: none -> ready or later. Rows with the same queue, kind, priority and instant share bundles.
 -- Errors: TN002 for a row that enqueue would refuse. Locks: none that others wait for; the rows of inbox are this transaction's own.
 create or replace function tenure.enqueue_inbox() returns setof bigint
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 begin
   delete from tenure.inbox_open o where o.txid = pg_current_xact_id();
   return query select unnest(tenure.take_inbox(pg_current_xact_id()));
@@ -21,7 +22,8 @@ end $$;
 
 -- commit_inbox: at the commit of a transaction that has written to inbox. What enqueue_inbox has not taken becomes jobs now.
 create or replace function tenure.commit_inbox() returns trigger
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 begin
   delete from tenure.inbox_open o where o.txid = new.txid;
   if found then
@@ -96,19 +98,22 @@ end $$;
 -- (session_replication_role = replica). The rows of a transaction that cannot become jobs are named in a warning and stay; they do not keep the others
 -- from it. Returns the number of jobs. Locks: a transaction-level advisory lock that only it takes, without waiting: no row is taken twice.
 create or replace function tenure.take_left_behind() returns bigint
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   c_transactions constant integer := 100;
   c_rows constant integer := 2000;
   c_time constant interval := '100 milliseconds';
   v_end_at constant timestamptz := clock_timestamp() + c_time;
+  v_ended constant xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_from xid8;
   v_txid xid8;
   v_jobs bigint := 0;
 begin
   if not pg_try_advisory_xact_lock(tenure.lock_class(), -2) then
     return 0;
   end if;
-  for v_txid in select i.txid from (select distinct x.txid from tenure.inbox x) i order by random() limit c_transactions loop
+  v_from := (select d.place::text::xid8 from tenure.duty d where d.name = 'inbox');
+  for v_txid in select i.txid from (select distinct x.txid from tenure.inbox x where x.txid >= v_from) i order by random() limit c_transactions loop
     begin
       v_jobs := v_jobs + coalesce(cardinality(tenure.take_inbox(v_txid, c_rows)), 0);
     exception when others then
@@ -116,5 +121,9 @@ begin
     end;
     exit when clock_timestamp() > v_end_at;
   end loop;
+  if v_txid is null then
+    -- All those before had ended, and left nothing. Their rows are dead, and somebody's old snapshot may keep them: they are not looked at again.
+    update tenure.duty d set place = v_ended::text::bigint where d.name = 'inbox';
+  end if;
   return v_jobs;
 end $$;

@@ -25,6 +25,6 @@ language sql stable as $$
   select format('worker %s (%s) refuses it: %s', w.id, w.name, w.refused_kinds ->> p_kind)
          || case count(*) over () when 1 then '' else format(' (and %s more refuse it)', count(*) over () - 1) end
   from tenure.worker w
-  where w.dead_at is null and w.refused_kinds ? p_kind and p_queue = any(w.queues)
+  where w.refused_kinds ? p_kind and p_queue = any(w.queues) and w.id in (select s.worker_id from tenure.sightings() s where s.by is null)
   order by w.id desc limit 1
 $$;

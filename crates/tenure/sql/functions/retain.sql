@@ -41,7 +41,7 @@ begin
     v_dropped := tenure.drop_ranges();
   end if;
   update tenure.duty d set next_at = clock_timestamp() + case when v_more then interval '0' else c_every end
-    where d.name = (select x.name from tenure.duty x where x.name = 'retain' and x.next_at = tenure.turn_at('retain') for update skip locked);
+    where d.name = 'retain' and d.next_at = (select x.next_at from tenure.duty x where x.name = 'retain' and x.next_at = tenure.turn_at('retain') for update skip locked);
   return json_build_object('ran', true, 'removed', v_dead + coalesce(v_step.removed, 0), 'emptied', coalesce(v_step.emptied, 0),
                            'dropped', v_dropped, 'in_use', (select count(*) from tenure.partition p where p.walk = 'e' and p.walk_at > clock_timestamp()), 'more', v_more);
 end $$;

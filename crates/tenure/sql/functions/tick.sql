@@ -19,6 +19,7 @@ declare
   c_short_ms constant bigint := 500;
   c_few constant int4range := '[2,4]';  -- of five that each poll once a second, one looks every 200 ms; a single one has nobody to rescue
   c_just constant interval := '2 seconds';
+  c_ahead_max constant interval := '2 seconds';
   v_now timestamptz := clock_timestamp();
   v_next_at timestamptz;
   v_next_ms bigint;
@@ -34,7 +35,8 @@ begin
     return json_build_object('ran', false, 'next_ms', c_interval_ms, 'promoted', 0, 'rescued', 0);
   end if;
   v_next_at := tenure.turn_at('tick');
-  if v_next_at > v_now then
+  -- Further ahead than any turn is set: the clock was set back, or another host's is behind.
+  if v_next_at > v_now and v_next_at <= v_now + c_ahead_max then
     -- Between two turns only what has just become due is moved: a job does not wait for the next turn.
     if exists (select from tenure.later t where t.due_at <= v_now and t.due_at > v_now - c_just) then
       v_promote := tenure.promote(1000, c_just);
@@ -80,11 +82,11 @@ begin
                            'rescued_jobs', v_rescue -> 'jobs',
                            'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions') else '[]' end,
                            'horizon', v_net and tenure.take_turn('horizon', v_now, interval '1 minute'),
-                           'retain', tenure.turn_at('retain') <= clock_timestamp());
+                           'retain', tenure.turn_at('retain') not between clock_timestamp() and clock_timestamp() + interval '1 minute');
 end $$;
 
 -- turn_at: when a duty is due. Its row is written anew at every turn, and behind somebody's old snapshot all former versions stay. By name alone
--- they are walked through one by one; by time, newest first, the live one is met at once. Whoever writes it names that time for the same reason.
+-- they are walked through one by one; by time, newest first, the live one is met at once. What writes it at every turn names that time for the same reason.
 create or replace function tenure.turn_at(p_duty text) returns timestamptz
 language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
   select d.next_at from tenure.duty d where d.name = p_duty order by d.next_at desc limit 1
@@ -100,10 +102,10 @@ begin
   return found;
 end $$;
 
--- take_turn: if it is due, it is ours, and due again after p_every. True: it is ours.
+-- take_turn: if it is due, it is ours, and due again after p_every. True: it is ours. Further ahead than that it is due as well: the clock was set back.
 create or replace function tenure.take_turn(p_duty text, p_now timestamptz, p_every interval) returns boolean
 language sql as $$
-  select case when tenure.turn_at(p_duty) <= p_now then tenure.set_turn(p_duty, p_now + p_every) else false end
+  select case when tenure.turn_at(p_duty) not between p_now and p_now + p_every then tenure.set_turn(p_duty, p_now + p_every) else false end
 $$;
 
 -- net: one duty of the net, as tick named it. In a transaction of its own: one that is slow or fails undoes nothing else, and is tried again with the
@@ -116,7 +118,7 @@ begin
       perform tenure.adopt_orphans();
     when 'inbox' then
       -- More of them: at the next turn already.
-      if tenure.take_left_behind() > 0 and exists (select from tenure.inbox) then
+      if tenure.take_left_behind() > 0 then
         perform tenure.set_turn('net', clock_timestamp());
       end if;
     when 'partitions' then

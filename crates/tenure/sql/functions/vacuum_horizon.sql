@@ -42,7 +42,7 @@ begin
   select coalesce(json_agg(t order by t.dead desc, t."table"), '[]') into v_dead
   from (select s.relname::text as "table", s.n_dead_tup as dead, s.n_live_tup as live
         from pg_stat_all_tables s
-        where s.schemaname = 'tenure' and s.relname in ('ready', 'later', 'held', 'lease', 'worker', 'sleeper', 'inbox', 'duty')) t;
+        where s.schemaname = 'tenure' and s.relname in ('ready', 'later', 'held', 'lease', 'worker', 'sleeper', 'inbox', 'inbox_open', 'duty')) t;
 
   return json_build_object('warn_after_ms', v_warn_ms, 'hidden_sessions', v_hidden, 'snapshots', v_snapshots, 'dead_rows', v_dead);
 end $$;

@@ -180,7 +180,7 @@ impl WorkerBuilder {
     }
 
     /// How often an idle worker looks for work that nobody told it of; 10 ms to 60 s, 1 s when not given. Where few workers live
-    /// (two to four) one second is about 0.6 s, so that they notice soon when another dies; from 45 s on it is 45 s.
+    /// (two to four) one second is about 0.6 s, so that they notice soon when another dies.
     pub fn poll(mut self, interval: Duration) -> Self {
         self.poll = interval;
         self

@@ -30,7 +30,7 @@ const AUDIT_MAX: Duration = Duration::from_secs(30);
 const AHEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Work that comes less often than this is worth a notification each.
 const QUIET_AFTER: Duration = Duration::from_millis(100);
-/// A worker that sleeps says so again after this time, and polls at least as often: what it said counts for a minute at least.
+/// A worker that sleeps says so again after this time: what it said counts for a minute at least.
 const SLEEP_AGAIN: Duration = Duration::from_secs(45);
 
 /// Claims until the worker stops.
@@ -179,6 +179,7 @@ impl Claimer {
     /// One look: claims, or waits for a reason to.
     async fn round(&mut self, at: &Attached) -> Result<(), StoreError> {
         self.audit_if_due(at).await?;
+        self.sleep_on(at).await?;
         let wants = self.plan();
         let look = self.next_look(&wants);
         if look.is_none_or(|look| look > Instant::now()) {
@@ -232,6 +233,7 @@ impl Claimer {
                 engine.tick_wanted.notify_one();
             }
             () = at(look) => self.low_wanted = true,
+            () = at(self.sleep_again_at()) => {}
             () = at(Some(self.audit_at)) => {}
             () = at(give_back) => {
                 if let Some(before) = Instant::now().checked_sub(WAITING_MAX) {
@@ -355,34 +357,43 @@ impl Claimer {
         }
         let fresh: Vec<_> = wants.queues().filter(|queue| !self.asleep[*queue]).collect();
         if fresh.is_empty() {
-            return self.sleep_on(at).await;
+            return Ok(());
         }
-        fresh.into_iter().for_each(|index| self.asleep[index] = true);
-        self.say_asleep(at).await?;
+        let all = (0..self.asleep.len()).filter(|queue| self.asleep[*queue] || fresh.contains(queue)).collect();
+        self.say_asleep(at, all).await?;
         // Enqueued between our look and our registration: nobody told us.
         self.low_wanted = true;
         self.poll_at = Instant::now();
         Ok(())
     }
 
-    /// What was said before counts for a minute or two.
+    /// What was said before counts for a minute at least; whether work is found meanwhile does not matter.
     async fn sleep_on(&mut self, at: &Attached) -> Result<(), StoreError> {
-        if self.slept_at.elapsed() >= SLEEP_AGAIN { self.say_asleep(at).await } else { Ok(()) }
-    }
-
-    async fn say_asleep(&mut self, at: &Attached) -> Result<(), StoreError> {
-        self.slept_at = Instant::now();
-        if self.engine.settings.pooler {
+        if self.sleep_again_at().is_none_or(|again| again > Instant::now()) {
             return Ok(());
         }
-        let names: Vec<_> =
-            self.names.iter().zip(&self.asleep).filter(|(_, asleep)| **asleep).map(|(name, _)| name.clone()).collect();
-        at.session.sleep(&at.registration, &names).await
+        let asleep = (0..self.asleep.len()).filter(|queue| self.asleep[*queue]).collect();
+        self.say_asleep(at, asleep).await
+    }
+
+    fn sleep_again_at(&self) -> Option<Instant> {
+        let said = self.asleep.contains(&true) && !self.engine.settings.pooler;
+        said.then(|| self.slept_at + SLEEP_AGAIN)
+    }
+
+    async fn say_asleep(&mut self, at: &Attached, queues: Vec<usize>) -> Result<(), StoreError> {
+        if !self.engine.settings.pooler {
+            let names: Vec<_> = queues.iter().map(|queue| self.names[*queue].clone()).collect();
+            at.session.sleep(&at.registration, &names).await?;
+        }
+        self.slept_at = Instant::now();
+        queues.into_iter().for_each(|queue| self.asleep[queue] = true);
+        Ok(())
     }
 
     fn poll_interval(&self) -> Duration {
         let jitter = 0.5 + fastrand::f64();
-        poll_interval(self.engine.settings.poll, self.turn, jitter).min(SLEEP_AGAIN)
+        poll_interval(self.engine.settings.poll, self.turn, jitter)
     }
 
     fn is_drained(&self) -> bool {

@@ -31,6 +31,8 @@ const RETAIN_ROWS_MIN: u32 = 20;
 const RETAIN_AGAIN: Duration = Duration::from_secs(10);
 /// Between two tries of a heartbeat that the database refused.
 const BEAT_AGAIN: Duration = Duration::from_millis(500);
+/// After a try to note which kinds are refused failed.
+const REFUSE_AGAIN: Duration = Duration::from_secs(60);
 /// How often handlers are looked at that should have ended.
 const OVERRUN_LOOK: Duration = Duration::from_secs(1);
 /// The last words of a worker take at most this long.
@@ -201,6 +203,8 @@ struct Controlled<'a> {
     overruns_told: Option<(Vec<i64>, bool)>,
     /// So many refused kinds the database knows by this connection; the registration may be a new one.
     refused_told: usize,
+    /// When to tell it again after it was refused.
+    refuse_at: Instant,
     /// When we were asked to do the next maintenance turn.
     tick_at: Option<Instant>,
     /// No turn was asked for yet on this connection.
@@ -228,6 +232,7 @@ impl<'a> Controlled<'a> {
             notifications,
             overruns_told: None,
             refused_told: 0,
+            refuse_at: Instant::now(),
             // Whoever did maintenance may be the one whose place this worker takes.
             tick_at: Some(Instant::now()),
             fresh: true,
@@ -351,12 +356,16 @@ impl<'a> Controlled<'a> {
     async fn refuse_kinds(&mut self) {
         let refused = self.engine.kinds.iter().filter_map(|kind| Some((kind.name.as_str(), kind.refused_why()?)));
         let (kinds, reasons): (Vec<_>, Vec<_>) = refused.unzip();
-        if kinds.len() == self.refused_told {
+        if kinds.len() == self.refused_told || self.refuse_at > Instant::now() {
             return;
         }
         match self.session.refuse_kinds(&self.registration, &kinds, &reasons).await {
             Ok(()) => self.refused_told = kinds.len(),
-            Err(error) => tracing::warn!(%error, "refused kinds could not be noted"),
+            // It is for people alone.
+            Err(error) => {
+                tracing::warn!(%error, "refused kinds could not be noted");
+                self.refuse_at = Instant::now() + REFUSE_AGAIN;
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure::testing::until;
 use tenure_scenarios::protocol::{Hand, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
 
@@ -547,6 +548,51 @@ async fn a_suspect_whose_row_somebody_holds_makes_no_turns_without_a_pause() {
         held.rollback().await.unwrap();
         stage.maintain().await;
         assert_eq!(stage.count("select count(*) from tenure.worker where dead_at is not null", &[]).await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clock_that_was_set_back_stops_no_maintenance() {
+    on_stage(Size::Ci, async |stage| {
+        let ahead = "update tenure.duty set next_at = clock_timestamp() + interval '1 hour' where next_at < 'infinity'";
+        stage.execute(ahead, &[]).await;
+        let hand = stage.hand(&Registration::default()).await;
+        let claimed = format!("select (payload::json ->> 'tick_due')::boolean from ({}) c", hand.claim_text(1));
+        assert!(stage.one::<bool>(&claimed, &[]).await, "a worker is asked to do it");
+        let turn: String = stage.one("select tenure.tick(0)::text", &[]).await;
+        let turn: serde_json::Value = serde_json::from_str(&turn).unwrap();
+        assert_eq!((&turn["ran"], &turn["retain"]), (&true.into(), &true.into()), "{turn}");
+        assert!(!turn["net"].as_array().unwrap().is_empty(), "{turn}");
+        let later = "select count(*) from tenure.duty where next_at > clock_timestamp() + interval '31 seconds' and next_at < 'infinity'";
+        assert_eq!(stage.count(later, &[]).await, 2, "horizon, a minute ahead, and retain, which its own step sets");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rows_that_were_copied_behind_an_old_snapshot_are_not_read_again_by_the_net() {
+    on_stage(Size::Ci, async |stage| {
+        let forgotten = stage.db.sql().await;
+        forgotten.batch_execute("begin isolation level repeatable read; select count(*) from tenure.inbox").await.unwrap();
+        let copied = "insert into tenure.inbox (kind, payload) select 'act', to_json(repeat('x', 500)) from generate_series(1, 5000)";
+        for _ in 0..4 {
+            stage.execute(copied, &[]).await;
+        }
+        assert_eq!(stage.count("select count(*) from tenure.job", &[]).await, 20_000);
+        let net = "select tenure.net('inbox')";
+        // Once all transactions of the server have ended that were open at the copies.
+        until("the net reads none of them", async || {
+            let read = buffers(&stage.sql, net).await;
+            if read < 50 { Ok(()) } else { Err(format!("{read} buffers")) }
+        })
+        .await;
+        // What is left behind from now on is found all the same.
+        stage.execute("set session_replication_role = replica", &[]).await;
+        stage.execute("insert into tenure.inbox (kind, payload) values ('act', '1')", &[]).await;
+        stage.execute(net, &[]).await;
+        assert_eq!(stage.count("select count(*) from tenure.job", &[]).await, 20_001);
+        forgotten.batch_execute("commit").await.unwrap();
     })
     .await;
 }

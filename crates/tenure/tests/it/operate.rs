@@ -378,7 +378,7 @@ async fn a_job_that_becomes_due_between_two_maintenance_turns_does_not_wait_for_
         // The next turn is far away; the job is due before.
         stage
             .sql
-            .batch_execute("update tenure.duty set next_at = clock_timestamp() + interval '1 hour'")
+            .batch_execute("update tenure.duty set next_at = clock_timestamp() + interval '1.9 seconds'")
             .await
             .unwrap();
         let id: i64 = stage.one("select tenure.enqueue('act', '{}', p_delay_ms => 20)", &[]).await;

@@ -33,11 +33,15 @@ type Of<'a> = &'a dyn Fn(&Round) -> Result<f64>;
 
 /// The median of all rounds.
 fn median(rounds: &[Round], of: Of<'_>) -> Result<f64> {
-    let mut values = rounds.iter().map(of).collect::<Result<Vec<f64>>>()?;
+    median_of(rounds.iter().map(of).collect::<Result<_>>()?).context("there was no round")
+}
+
+/// The middle one, or the mean of both; of none there is none.
+pub(super) fn median_of(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    ensure!(!values.is_empty(), "there was no round");
     let middle = values.len() / 2;
-    Ok(if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) })
+    let upper = *values.get(middle)?;
+    Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
 }
 
 fn line(rounds: &[Round], claim: impl Into<String>, bound: Bound, unit: &'static str, of: Of<'_>) -> Result<Measure> {

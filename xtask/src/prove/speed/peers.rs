@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tenure_scenarios::{Bound, Measure, Size};
 
+use super::lines;
 use crate::{child, setup};
 
 /// Job queues with workers, retries and timeouts.
@@ -29,8 +30,9 @@ pub(super) fn lines(url: &str, size: Size) -> Result<Vec<Measure>> {
     let (printed, status) = child::output_and_status(&mut command)?;
     let text = String::from_utf8(printed).context("what it printed is not UTF-8")?;
     let seen = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().context("no JSON lines")?;
-    ensure!(!seen.is_empty(), "it printed nothing: {status}");
-    Seen(seen).lines(size)
+    let seen = Seen(seen);
+    ensure!(status.success() || !seen.failed().is_empty(), "run.py did not come to its end: {status}");
+    seen.lines(size)
 }
 
 /// All that was printed; its form is told at the top of run.py.
@@ -100,9 +102,7 @@ impl Seen {
 }
 
 fn median<'a>(runs: impl Iterator<Item = &'a &'a Value>) -> Option<f64> {
-    let mut rates: Vec<f64> = runs.filter_map(|run| run["rate"].as_f64()).collect();
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied()
+    lines::median_of(runs.filter_map(|run| run["rate"].as_f64()).collect())
 }
 
 #[cfg(test)]

@@ -606,7 +606,7 @@ async fn the_jobs_of_a_lost_worker_are_named_by_the_one_that_rescues_them() {
         let lost = Work::start(db.url(), &folder, &["--exec", "poison=kill -9 $PPID; sleep 9"]);
         assert_eq!(lost.end().await.code, None, "killed");
         let rescuer = Work::start(db.url(), &folder, &["--exec", "poison=true"]);
-        rescuer.until_said("jobs were rescued from workers that were lost").await;
+        rescuer.until_said("rescued jobs of workers that were lost").await;
         rescuer.until_said("was lost while it ran").await;
         assert!(rescuer.said().contains(&format!("job={id}")), "{}", rescuer.said());
     })

@@ -52,12 +52,7 @@ impl FailureLog {
     /// Jobs were taken from lost workers; some of them by name.
     pub(super) fn rescued(&self, jobs: u64, named: &[RescuedJob]) {
         if jobs > 0 {
-            let dead = named.iter().filter(|job| job.dead).count();
-            tracing::warn!(
-                jobs,
-                "jobs were rescued from workers that were lost; of the first {}, {dead} are dead",
-                named.len()
-            );
+            tracing::warn!(jobs, "rescued jobs of workers that were lost");
         }
         for RescuedJob { job, kind, attempt, worker, worker_id, dead } in named {
             match dead {

@@ -55,7 +55,7 @@ struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Only the parts whose name holds one of these words; --list names them
+    /// Only the parts whose name holds one of these words, or with `=` before it is that word; --list names them
     #[arg(long, value_name = "WORD")]
     only: Vec<String>,
 

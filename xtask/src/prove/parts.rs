@@ -109,14 +109,19 @@ pub(super) fn refuse_unknown(options: &Options, topic: &str, names: &[&str]) {
 }
 
 fn unknown<'a>(words: &'a [String], names: &[&str]) -> Option<&'a str> {
-    words.iter().map(String::as_str).find(|word| word.is_empty() || !names.iter().any(|name| name.contains(word)))
+    words.iter().map(String::as_str).find(|word| word.is_empty() || !names.iter().any(|name| means(word, name)))
+}
+
+/// A word means all names that hold it, with `=` before it the one name.
+fn means(word: &str, name: &str) -> bool {
+    word.strip_prefix('=').map_or_else(|| name.contains(word), |exact| name == exact)
 }
 
 /// Whether the options ask for the part of this name.
 pub(super) fn is_chosen(options: &Options, name: &str, quick: bool) -> bool {
     match options.only.is_empty() {
         true => quick || !options.quick,
-        false => options.only.iter().any(|word| name.contains(word.as_str())),
+        false => options.only.iter().any(|word| means(word, name)),
     }
 }
 
@@ -183,5 +188,8 @@ mod tests {
         check(&["all"], None);
         check(&["kill", "kil l"], Some("kil l"));
         check(&[""], Some(""));
+        check(&["=kill", "=demo"], None);
+        check(&["=kil"], Some("=kil"));
+        assert!(means("kill", "kill all") && means("=kill", "kill") && !means("=kill", "kill all"));
     }
 }

@@ -14,7 +14,7 @@ use super::engine::{Engine, Phase, StopWish};
 use super::lease::jobs_of;
 use super::link::Attached;
 use super::moment::at;
-use super::pace::{NextTurn, Wants, ahead, poll_interval, wants_of};
+use super::pace::{NextTurn, Wants, ahead, look_after_turn, poll_interval, wants_of};
 use super::portion::Portion;
 use crate::store::{ASK_AFTER, ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
 
@@ -116,6 +116,8 @@ struct Claimer {
     due_at: Option<Instant>,
     /// When maintenance was due, as seen at the last claim.
     turn: Option<NextTurn>,
+    /// When to ask for a turn of maintenance although there is no room to claim for, and so no poll.
+    turn_at: Option<Instant>,
     /// Size of a payload, as seen of late.
     payload_bytes: usize,
     portion: Portion,
@@ -124,6 +126,11 @@ struct Claimer {
     /// When to ask for leases that we do not know, and how often soon.
     audit_at: Instant,
     audits_soon: u8,
+}
+
+/// One on average, so that many workers do not ask in step.
+fn jitter() -> f64 {
+    0.5 + fastrand::f64()
 }
 
 impl Claimer {
@@ -144,6 +151,7 @@ impl Claimer {
             poll_at: now,
             due_at: None,
             turn: None,
+            turn_at: None,
             payload_bytes: 0,
             portion: Portion::default(),
             found_at: None,
@@ -233,6 +241,10 @@ impl Claimer {
                 engine.tick_wanted.notify_one();
             }
             () = at(look) => self.low_wanted = true,
+            () = at(self.turn_at.filter(|_| look.is_none())) => {
+                self.turn_at = None;
+                engine.tick_wanted.notify_one();
+            }
             () = at(self.sleep_again_at()) => {}
             () = at(Some(self.audit_at)) => {}
             () = at(give_back) => {
@@ -326,6 +338,7 @@ impl Claimer {
         self.due_at = trailer.next_due_ms.map(|due| Instant::now() + millis(due));
         let few_workers = trailer.few_workers;
         self.turn = trailer.tick_in_ms.map(|ms| NextTurn { due_in: millis(ms), few_workers });
+        self.turn_at = self.turn.and_then(|turn| Some(Instant::now() + look_after_turn(turn, jitter())?));
         if trailer.tick_due {
             self.engine.tick_wanted.notify_one();
         }
@@ -392,8 +405,7 @@ impl Claimer {
     }
 
     fn poll_interval(&self) -> Duration {
-        let jitter = 0.5 + fastrand::f64();
-        poll_interval(self.engine.settings.poll, self.turn, jitter)
+        poll_interval(self.engine.settings.poll, self.turn, jitter())
     }
 
     fn is_drained(&self) -> bool {

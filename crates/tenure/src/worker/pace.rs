@@ -146,6 +146,11 @@ pub(super) fn poll_interval(poll: Duration, turn: Option<NextTurn>, jitter: f64)
     near.unwrap_or_else(|| poll.mul_f64(0.9 + jitter / 10.0))
 }
 
+/// When a worker without room, which does not poll, asks for maintenance: soon after it is due, where few workers live.
+pub(super) fn look_after_turn(turn: NextTurn, jitter: f64) -> Option<Duration> {
+    turn.few_workers.then(|| turn.due_in + POLL_AFTER_TURN.mul_f64(jitter) / 2)
+}
+
 fn jobs(count: usize) -> i32 {
     i32::try_from(count.min(AHEAD_MAX)).unwrap_or_default()
 }
@@ -239,6 +244,9 @@ mod tests {
                 assert!((MS(250)..=MS(750)).contains(&wait), "{due_in} {jitter}: {wait:?}");
             }
         }
+        // Without room there is no poll.
+        assert_eq!(look_after_turn(next_turn(400, true), 1.0), Some(MS(500)));
+        assert_eq!(look_after_turn(next_turn(400, false), 1.0), None);
         // Whoever wants to poll much more often or less does.
         assert_eq!(poll_interval(MS(100), Some(next_turn(300, true)), 1.0), MS(100));
         assert_eq!(poll_interval(MS(1000), Some(next_turn(5000, true)), 1.0), MS(1000));

@@ -339,7 +339,7 @@ async fn when_the_only_worker_is_killed_everybody_who_looks_is_told() {
             if status.contains("suspected") { Ok(status) } else { Err(status) }
         })
         .await;
-        for part in ["the jobs that they hold (1) are given away as soon as another starts", "NO WORKER FOR"] {
+        for part in ["the jobs that they hold (1) are given away as soon as another worker starts", "NO WORKER FOR"] {
             assert!(status.contains(part), "{part}: {status}");
         }
         assert!(shown(&["worker", "list"]).contains("suspected"));

@@ -168,7 +168,7 @@ pub fn print_workers(workers: &[WorkerInfo], now: SystemTime) -> std::io::Result
     match stranded(workers) {
         0 => Ok(()),
         jobs => output::line(&format!(
-            "\nWARNING: all workers look lost; the {jobs} jobs that they hold are given away as soon as another worker starts"
+            "\nWARNING: all workers look lost; the jobs that they hold ({jobs}) are given away as soon as another worker starts"
         )),
     }
 }

@@ -127,6 +127,7 @@ impl Reader {
 async fn work(reader: Reader, stopped: watch::Receiver<bool>) -> Result<()> {
     while !*stopped.borrow() {
         if reader.once(Load::Full).await? == 0 {
+            // sleep: PGMQ tells nobody of new messages.
             tokio::time::sleep(PAUSE).await;
         }
     }

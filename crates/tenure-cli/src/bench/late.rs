@@ -136,7 +136,8 @@ async fn commit_late(
         let (after, hold) = (options.hold * n / at_once, options.hold);
         let (client, sql, payloads, told) = (client.clone(), place.bystander().await?, payloads.clone(), told.clone());
         tasks.spawn(async move {
-            sleep(after).await; // so that they do not all commit together
+            // sleep: so that they do not all commit together.
+            sleep(after).await;
             one_after_another(&client, sql, jobs, hold, &payloads, &told).await
         });
     }
@@ -155,7 +156,8 @@ async fn one_after_another(
         let mut tx = sql.transaction().await?;
         let job = Enqueue::raw(LATE_KIND, payloads.get(n as usize).clone()).queue(QUEUE);
         let id = client.enqueue_in(&mut tx, job).await?;
-        sleep(hold).await; // in which the workers pass its id
+        // sleep: the time in which the workers pass its id.
+        sleep(hold).await;
         tx.commit().await?;
         if told.send((id.get(), now_ns())).is_err() {
             return Ok(());

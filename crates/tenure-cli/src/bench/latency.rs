@@ -54,7 +54,8 @@ async fn one_by_one(
     let (mut calls, mut waits) = (Vec::new(), Vec::new());
     let mut progress = Progress::new("jobs", options.jobs.into());
     for n in 0..options.jobs + WARM {
-        tokio::time::sleep(options.pause.mul_f64(0.5 + fastrand::f64())).await; // until the worker is idle
+        // sleep: an idle worker shows by nothing that it is idle.
+        tokio::time::sleep(options.pause.mul_f64(0.5 + fastrand::f64())).await;
         let job = Enqueue::raw(KIND, payloads.get(n as usize).clone()).queue(QUEUE);
         let called_ns = now_ns();
         let id = client.enqueue(job).await?;

@@ -99,7 +99,8 @@ async fn send(clients: &[Client], options: &MixedOptions, payloads: &Arc<Payload
                     return anyhow::Ok(sent);
                 }
                 let after = gap.mul_f64(n as f64);
-                sleep_until(start + after).await; // the steady rate
+                // sleep: the steady rate.
+                sleep_until(start + after).await;
                 let job = Enqueue::raw(KIND, payloads.get(n as usize).clone()).queue(QUEUE);
                 let called_ns = now_ns();
                 let job = client.enqueue(job).await?.get();

@@ -220,7 +220,8 @@ async fn until_gone(sql: &tokio_postgres::Client, names: &[&str]) -> Result<()> 
         if sql.query_one(others, &[&names]).await?.get::<_, i64>(0) == 0 {
             break;
         }
-        tokio::time::sleep(LOOK).await; // until the next look
+        // sleep: a session that ends gives no signal to others.
+        tokio::time::sleep(LOOK).await;
     }
     Ok(())
 }

@@ -96,7 +96,8 @@ async fn handle(
 ) -> Result<Option<RawJson>, tenure::Fail> {
     let started_ns = each.as_ref().map(|_| now_ns());
     if !run_time.is_zero() {
-        tokio::time::sleep(run_time).await; // what is asked for
+        // sleep: the handler takes as long as was asked for.
+        tokio::time::sleep(run_time).await;
     }
     if let (Some(each), Some(started_ns)) = (each, started_ns) {
         let ran = Ran { job: ctx.job_id().get(), started_ns, took_ns: now_ns() - started_ns };

@@ -93,7 +93,8 @@ pub async fn run(bench: Bench) -> Outcome {
 async fn stop(signals: &mut Signals, within: Option<Duration>) -> String {
     let passed = async {
         match within {
-            Some(limit) => tokio::time::sleep(limit).await, // the limit that was asked for
+            // sleep: the limit that was asked for.
+            Some(limit) => tokio::time::sleep(limit).await,
             None => std::future::pending().await,
         }
     };

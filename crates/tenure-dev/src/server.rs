@@ -21,9 +21,16 @@ const PORT_TRIES: u32 = 5;
 const GUEST_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Settings of every private server. Idle workers hold connections, and the usual 100 are few for a test of 100. The
 /// usual search path begins with the schema that is named like the role: tables that a user makes without naming a
-/// schema would land among the tables of tenure.
-const SETTINGS: [&str; 4] =
-    ["listen_addresses=127.0.0.1", "max_connections=300", "log_line_prefix=%m [%p] ", "search_path=public"];
+/// schema would land among the tables of tenure. After the crash of a backend a server takes nobody until all that came in
+/// the middle of it have said who they are or have had this long to: a minute, usually, if one of them comes by a network
+/// that stalls (seen on 15.18).
+const SETTINGS: [&str; 5] = [
+    "listen_addresses=127.0.0.1",
+    "max_connections=300",
+    "log_line_prefix=%m [%p] ",
+    "search_path=public",
+    "authentication_timeout=5s",
+];
 /// Settings of a server whose data need not survive a crash of the machine. What was committed still survives a crash
 /// of the server, which tests provoke.
 const NOT_DURABLE: [&str; 2] = ["fsync=off", "full_page_writes=off"];

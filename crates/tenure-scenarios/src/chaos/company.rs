@@ -64,6 +64,20 @@ const TABLES: &str = "
     create trigger note_registration after insert on tenure.worker for each row execute function note_registration();
 ";
 
+/// What was done, a line each; a run that ends by a panic prints it.
+struct History {
+    seed: u64,
+    lines: Vec<String>,
+}
+
+impl Drop for History {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("chaos with seed {} did:\n{}", self.seed, self.lines.join("\n"));
+        }
+    }
+}
+
 /// Everybody who takes part.
 pub(super) struct Company<'a> {
     stage: &'a Stage,
@@ -72,7 +86,7 @@ pub(super) struct Company<'a> {
     folder: PathBuf,
     begin: Instant,
     counts: Counts,
-    history: Vec<String>,
+    history: History,
     /// Kills and ends that could not be written while the database was away.
     deaths: Vec<(i32, Instant)>,
     /// When processes were asked to stop, likewise.
@@ -108,7 +122,7 @@ impl<'a> Company<'a> {
             folder,
             begin: Instant::now(),
             counts: Counts::default(),
-            history: Vec::new(),
+            history: History { seed: chaos.seed, lines: Vec::new() },
             deaths: Vec::new(),
             stops: Vec::new(),
         }
@@ -121,7 +135,7 @@ impl<'a> Company<'a> {
         if worker_of(action).is_some_and(busy) {
             return;
         }
-        self.history.push(format!("{:7.2} s  {action:?}", self.begin.elapsed().as_secs_f64()));
+        self.history.lines.push(format!("{:7.2} s  {action:?}", self.begin.elapsed().as_secs_f64()));
         match action {
             Action::Kill(n, pause) => self.kill(n, pause),
             Action::Freeze(n, time) => self.freeze(n, time),
@@ -298,7 +312,7 @@ impl<'a> Company<'a> {
     }
 
     pub(super) fn history(&self) -> Vec<String> {
-        self.history.clone()
+        self.history.lines.clone()
     }
 
     /// Cuts of the network, those at a point that was come to included.

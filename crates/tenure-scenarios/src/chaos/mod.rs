@@ -66,7 +66,7 @@ fn each_at_least(time: Duration) -> Bound {
 /// Plays chaos on a server of its own. `tell` hears of the progress.
 ///
 /// # Panics
-/// When the server cannot be started, or an invariant is broken at the end; the history is then printed.
+/// When the server cannot be started, or a process does not do what it must; the history is then printed.
 pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
     let options = Options { ephemeral: true, durable: false, bin_dir: chaos.bin_dir.clone(), ..Options::default() };
     let server = tokio::task::spawn_blocking(move || Server::start(options)).await.expect("no panic");
@@ -89,7 +89,6 @@ pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
         company.calm().await;
         tell(&format!("nothing breaks any more: {}", company.summary()));
         let history = company.history();
-        let printed = PrintOnPanic(chaos.seed, history.clone());
         let rest = verdict::until_all_ended(stage, REST).await;
         let each = each_at_least(chaos.time);
         let (mut measures, mut faults) = verdict::judge(stage, &company.told(), rest, each).await;
@@ -99,7 +98,6 @@ pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
         measures.splice(0..0, company.measures(each));
         measures.push(Measure::count("chaos: broken invariants, and jobs that do not fit", 0, faults.len()));
         company.end().await;
-        std::mem::forget(printed);
         Report { measures, history, faults }
     })
     .await;
@@ -108,13 +106,4 @@ pub async fn run(chaos: &Chaos, tell: impl Fn(&str)) -> Report {
         .expect("no panic")
         .expect("the private server has stopped");
     report
-}
-
-/// A run that ends by a panic says what it had done.
-struct PrintOnPanic(u64, Vec<String>);
-
-impl Drop for PrintOnPanic {
-    fn drop(&mut self) {
-        eprintln!("chaos with seed {} did:\n{}", self.0, self.1.join("\n"));
-    }
 }

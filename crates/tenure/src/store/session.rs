@@ -64,9 +64,8 @@ pub(crate) struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// `url` is a connection string of either form (`postgres://…` or `host=… dbname=…`), completed by PGHOST and so on.
-    /// It may name several hosts; the first that takes writes is the one.
-    /// `sslmode` may also be `verify-full`: the server's certificate must be good for its name.
+    /// `url` is a connection string as [`address::read`] takes it. `sslmode` may also be `verify-full`: the server's
+    /// certificate must be good for its name.
     pub(crate) fn new(url: &str, texts: Arc<Texts>, application_name: &str) -> Result<SessionOptions, StoreError> {
         let (mut config, verify_tls) = address::read(url)?;
         if config.get_application_name().is_none() {
@@ -78,8 +77,7 @@ impl SessionOptions {
         config
             .keepalives_idle(KEEPALIVE_IDLE)
             .keepalives_interval(KEEPALIVE_INTERVAL)
-            .keepalives_retries(KEEPALIVE_RETRIES)
-            .target_session_attrs(TargetSessionAttrs::ReadWrite);
+            .keepalives_retries(KEEPALIVE_RETRIES);
         let deadline = Duration::from_secs(30);
         let (answered, asking) = (Arc::new(Answered::none()), Arc::new(Asking::new()));
         Ok(SessionOptions { config, texts, pooler: false, deadline, untimed: false, answered, asking, verify_tls })

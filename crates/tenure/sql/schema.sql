@@ -380,6 +380,7 @@ function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigi
 function follow_cancel(p_job bigint, p_worker bigint) returns boolean
 function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
+function forget_sleepers() returns bigint
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean

@@ -446,6 +446,7 @@ function take_inbox(p_txid xid8, p_limit integer) returns bigint[]
 function take_left_behind() returns bigint
 function take_turn(p_duty text, p_now timestamp with time zone, p_every interval) returns boolean
 function take_waiting(p_job bigint) returns smallint
+function takers() returns TABLE(worker_id bigint)
 function tell(p_worker bigint, p_word text) returns void
 function thin(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
 function turn_at(p_duty text) returns timestamp with time zone

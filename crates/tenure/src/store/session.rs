@@ -21,7 +21,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQuer
 
 use super::address;
 use super::failure::{Loss, LossKind, StoreError, is_goodbye};
-use super::hosts::{self, Answered};
+use super::hosts::{self, Answered, Connected};
 use super::lost_answers::Asking;
 use super::statement::{Statement, Texts};
 
@@ -163,8 +163,7 @@ impl Session {
         T::TlsConnect: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let (client, mut connection) = hosts::connect(config, tls, &options.answered).await?;
-        let host = options.answered.place();
+        let Connected { client, mut connection, place } = hosts::connect(config, tls, &options.answered).await?;
         let loss = watch::Sender::new(None);
         let ended = loss.clone();
         let driver = tokio::spawn(async move {
@@ -195,7 +194,7 @@ impl Session {
             client,
             options: options.clone(),
             backend: OnceLock::new(),
-            host,
+            host: place,
             prepared: Mutex::default(),
             loss,
             driver,

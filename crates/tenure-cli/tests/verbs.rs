@@ -647,3 +647,36 @@ async fn status_names_the_oldest_snapshot_and_warns_with_the_way_out_once_it_is_
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_holds_for_the_whole_schema_is_listed_set_and_set_back() {
+    with_database(async |db| {
+        let list = tenure(db, &["setting", "list"]).out;
+        assert!(list.starts_with("SETTING") && list.contains("65536 to 16777216"), "{list}");
+        let large = format!("\"{}\"", "x".repeat(70_000));
+        assert_eq!(tenure(db, &["enqueue", "k", &large]).code, 2);
+        let end = tenure(db, &["setting", "set", "payload_bytes", "100000"]);
+        assert_eq!((end.code, end.out.as_str()), (0, "payload_bytes is 100000\n"));
+        assert_eq!(tenure(db, &["enqueue", "k", &large]).code, 0);
+        let listed = &json(db, &["setting", "list", "--json"])[0];
+        let facts = serde_json::json!([listed["name"], listed["value"], listed["default"], listed["set"]]);
+        assert_eq!(facts, serde_json::json!(["payload_bytes", 100_000, 65_536, true]));
+        let end = tenure(db, &["setting", "unset", "payload_bytes"]);
+        assert_eq!((end.code, end.out.as_str()), (0, "payload_bytes is 65536, the default\n"));
+        let again = json(db, &["setting", "unset", "payload_bytes", "--json"]);
+        assert_eq!((&again["value"], &again["set"]), (&65_536.into(), &false.into()));
+        let cases: &[(&[&str], &str)] = &[
+            (&["set", "payload_bytes", "1"], "payload_bytes 1 is outside 65536 to 16777216"),
+            (&["set", "payload_bytes", "-1"], "payload_bytes -1 is outside"),
+            (&["set", "payload_bytes", "1MiB"], "\"1MiB\" is not such a number"),
+            (&["set", "payload", "1"], "'payload' is no setting"),
+            (&["unset", "payload"], "Use payload_bytes or snapshot_warn_ms"),
+        ];
+        for (args, words) in cases {
+            let end = tenure(db, &[&["setting"], *args].concat());
+            assert_eq!((end.code, end.out.as_str()), (2, ""), "{args:?}: {end:?}");
+            assert!(end.said.contains(words), "{args:?}: {}", end.said);
+        }
+    })
+    .await;
+}

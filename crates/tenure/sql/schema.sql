@@ -329,6 +329,7 @@ function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function set_setting(p_name text, p_value bigint) returns void
+function settings() returns TABLE(name text, value bigint, lowest bigint, highest bigint, default_value bigint, is_set boolean)
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean)
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void

@@ -12,6 +12,7 @@ pub(crate) mod pause;
 mod pool;
 pub(crate) mod queues;
 pub(crate) mod retention;
+pub(crate) mod settings;
 pub mod verbs;
 pub(crate) mod wait;
 

@@ -46,6 +46,8 @@ pub enum Command {
     #[command(subcommand)]
     Dead(cmd::dead::Dead),
     Prune(cmd::prune::Prune),
+    #[command(subcommand)]
+    Setting(cmd::setting::Setting),
     Status(cmd::status::Status),
     Demo(cmd::demo::Demo),
     #[command(hide = true)]

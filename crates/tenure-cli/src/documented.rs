@@ -208,7 +208,7 @@ async fn the_sql_inside_of_sentences_is_understood() {
     .await;
 }
 
-/// What a role may call, a row for each form: its name, and its parameters as the reference writes them.
+/// What a role may call, a row for each form: its name, its parameters and what it returns, as the reference writes them.
 const CALLABLE: &str = "
     select p.proname::text,
            array(select a.name || ' ' || case a.type when 'timestamp with time zone' then 'timestamptz' else a.type end
@@ -216,8 +216,16 @@ const CALLABLE: &str = "
                  from (select n.name, format_type(t.type, null) as type, n.o
                        from unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) with ordinality as n(name, type, o)
                        cross join lateral (select n.type) t) a
-                 order by a.o)
+                 order by a.o),
+           replace(case when p.proargmodes && '{t,o}'
+                        then case when p.proargmodes && '{t}' then 'table ' else '' end || '(' || r.columns || ')'
+                        else case when p.proretset then 'setof ' else '' end || format_type(p.prorettype, null) end,
+                   'timestamp with time zone', 'timestamptz')
     from pg_proc p
+    cross join lateral (
+        select string_agg(n.name || ' ' || format_type(n.type, null), ', ' order by n.o) as columns
+        from unnest(p.proargnames, p.proallargtypes, p.proargmodes) with ordinality as n(name, type, mode, o)
+        where n.mode in ('t', 'o')) r
     where p.pronamespace = 'reference'::regnamespace
       and exists (select from pg_roles r where r.rolname like 'reference\\_%' and has_function_privilege(r.oid, p.oid, 'execute'))
     order by 1";
@@ -230,11 +238,12 @@ const READABLE: &str = "
 /// They serve the view `jobs`, with the rights of whoever reads it.
 const SERVANTS: [&str; 3] = ["idempotency_key_of", "jobs_in", "leases"];
 
-/// Whether the reference has a section of that name, whose signature has these parameters.
-fn is_described(page: &str, name: &str, parameters: &[String]) -> bool {
+/// Whether the reference has a section of that name, whose signature has these parameters and this result.
+fn is_described(page: &str, name: &str, parameters: &[String], returns: &str) -> bool {
     let Some((_, section)) = page.split_once(&format!("\n### {name}\n\n`{name}(")) else { return false };
     let signature = section.lines().next().unwrap_or_default();
-    parameters.iter().all(|parameter| signature.contains(parameter.as_str()))
+    signature.ends_with(&format!(") returns {returns}`"))
+        && parameters.iter().all(|parameter| signature.contains(parameter.as_str()))
         && signature.matches(" default ").count()
             == parameters.iter().filter(|text| text.ends_with(" default ")).count()
 }
@@ -248,13 +257,16 @@ async fn the_sql_reference_describes_all_that_a_role_may_call_and_nothing_else()
         let sql = db.sql().await;
         let mut described = std::collections::BTreeMap::<String, bool>::new();
         for row in sql.query(CALLABLE, &[]).await.expect("the catalog") {
-            let (name, parameters): (String, Vec<String>) = (row.get(0), row.get(1));
-            let right = SERVANTS.contains(&name.as_str()) || is_described(&page, &name, &parameters);
+            let (name, parameters, returns): (String, Vec<String>, String) = (row.get(0), row.get(1), row.get(2));
+            let right = SERVANTS.contains(&name.as_str()) || is_described(&page, &name, &parameters, &returns);
             *described.entry(name).or_default() |= right;
         }
         assert!(described.len() > 50, "{described:?}");
         let missing: Vec<_> = described.iter().filter(|(_, right)| !**right).map(|(name, _)| name).collect();
-        assert!(missing.is_empty(), "docs/reference/sql.md lacks these, or has other parameters: {missing:?}");
+        assert!(
+            missing.is_empty(),
+            "docs/reference/sql.md lacks these, or has other parameters or results: {missing:?}"
+        );
         let tables: Vec<String> =
             sql.query(READABLE, &[]).await.expect("the catalog").iter().map(|row| row.get(0)).collect();
         for name in &tables {
@@ -268,6 +280,22 @@ async fn the_sql_reference_describes_all_that_a_role_may_call_and_nothing_else()
         assert!(unknown.is_empty(), "docs/reference/sql.md describes what nobody may call: {unknown:?}");
     })
     .await;
+}
+
+#[test]
+fn a_signature_that_names_another_result_or_other_parameters_describes_nothing() {
+    let page = "\n### f\n\n`f(p_a text, p_b integer default null) returns table (a text, b bigint)`\n\nIt works.\n";
+    let check = |parameters: &[&str], returns: &str, expected: bool| {
+        let parameters: Vec<String> = parameters.iter().map(|text| (*text).to_owned()).collect();
+        assert_eq!(is_described(page, "f", &parameters, returns), expected, "{parameters:?} {returns}");
+    };
+    let parameters = ["p_a text", "p_b integer default "];
+    check(&parameters, "table (a text, b bigint)", true);
+    check(&parameters, "table (a text)", false);
+    check(&parameters, "b bigint)", false);
+    check(&parameters, "bigint", false);
+    check(&["p_a text", "p_b integer"], "table (a text, b bigint)", false);
+    check(&["p_a text", "p_c text", "p_b integer default "], "table (a text, b bigint)", false);
 }
 
 #[test]

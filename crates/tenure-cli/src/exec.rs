@@ -15,6 +15,12 @@ const END_BYTES: usize = 8 * 1024;
 /// After the program has ended, its pipes are read for at most this long: somebody else may hold them.
 const PIPES_AFTER_END: Duration = Duration::from_secs(1);
 
+/// Until a program is tried again that could not be started for now, half as much again at most.
+const START_AGAIN: Duration = Duration::from_secs(5);
+/// For so long its slot is kept first: a machine that is short of something is not asked for the next one at once. Less than a
+/// program may be given to run.
+const START_PAUSE: Duration = Duration::from_millis(100);
+
 /// `EX_DATAERR` of sysexits.h: it will never work. Every other code is a retry, `EX_TEMPFAIL` (75) among them.
 const EXIT_PERMANENT: i32 = 65;
 /// What the shell says of a command that cannot be executed, and of one that does not exist.
@@ -25,6 +31,7 @@ const EXIT_NOT_FOUND: i32 = 127;
 pub async fn run(command: &str, ctx: Context, payload: RawJson) -> Result<Option<RawJson>, Fail> {
     let mut child = match spawn(command, &ctx) {
         Ok(child) => child,
+        Err(error) if is_passing(&error) => return Err(start_again(&error, &ctx).await),
         Err(error) => {
             ctx.refuse_kind(&format!("sh cannot be started: {error}"));
             return Err(error.into());
@@ -80,6 +87,24 @@ fn spawn(command: &str, ctx: &Context) -> std::io::Result<Child> {
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
+}
+
+/// The machine is short of processes, memory or files, or somebody is just replacing the shell.
+fn is_passing(error: &std::io::Error) -> bool {
+    let passing = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE, libc::EINTR, libc::ETXTBSY];
+    error.raw_os_error().is_some_and(|code| passing.contains(&code))
+}
+
+/// No attempt is used: the program had none.
+async fn start_again(error: &std::io::Error, ctx: &Context) -> Fail {
+    let wait = START_AGAIN.mul_f64(1.0 + fastrand::f64() / 2.0);
+    tracing::warn!(job = %ctx.job_id(), kind = ctx.kind(), %error, ?wait, "sh cannot be started now, trying again");
+    tokio::select! {
+        // sleep: see the constant.
+        () = tokio::time::sleep(START_PAUSE) => {}
+        _ = ctx.cancelled() => {}
+    }
+    Fail::snooze(wait)
 }
 
 /// Waits for the program; passes the wish to stop on as SIGTERM to its group.
@@ -287,6 +312,16 @@ mod tests {
         check(255 << 8, None);
         assert_eq!(describe_signal(9), "the program was ended by SIGKILL (out of memory? see `dmesg`)");
         assert_eq!(signal_name(64), "signal 64");
+    }
+
+    #[test]
+    fn a_shell_that_is_not_there_is_not_waited_for() {
+        let check = |code: i32, expected: bool| {
+            assert_eq!(is_passing(&std::io::Error::from_raw_os_error(code)), expected, "{code}");
+        };
+        [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE].into_iter().for_each(|code| check(code, true));
+        [libc::ENOENT, libc::EACCES, libc::ENOEXEC, libc::E2BIG].into_iter().for_each(|code| check(code, false));
+        assert!(!is_passing(&std::io::Error::other("a command with a NUL")));
     }
 
     #[tokio::test]

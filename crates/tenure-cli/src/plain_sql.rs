@@ -1,22 +1,25 @@
 //! Sessions beside the library's client, for commands that look at tables themselves. They speak without TLS.
 
-use std::env;
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, Error, NoTls};
 
 /// A server that does not answer for so long counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads the URL; what it leaves open comes from the environment, as in all commands.
+/// The database that the library's client finds by this URL, for sessions of this name.
 ///
 /// # Errors
-/// It cannot be read.
-pub fn config(database_url: &str, application_name: &str) -> Result<Config> {
-    let mut config: Config = database_url.parse().context("the database URL cannot be read")?;
-    complete(&mut config, |name| env::var(name).ok().filter(|value| !value.is_empty()))?;
+/// It cannot be read, or asks for TLS.
+pub fn config(database_url: &str, application_name: &str) -> Result<Config, tenure::Error> {
+    let mut config = tenure::connection_config(database_url)?;
+    if config.get_ssl_mode() == SslMode::Require {
+        return Err(tenure::Error::bad_input(
+            "this command cannot encrypt its connections, and sslmode or PGSSLMODE asks for that",
+            "give sslmode=prefer where that is safe, as on the same machine",
+        ));
+    }
     config.application_name(application_name);
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
@@ -39,53 +42,25 @@ pub async fn connect(config: &Config) -> Result<Client, Error> {
     Ok(client)
 }
 
-/// What the URL leaves open comes from the environment.
-fn complete(config: &mut Config, environment: impl Fn(&str) -> Option<String>) -> Result<()> {
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        config.host(environment("PGHOST").unwrap_or_else(default_host));
-    }
-    if let (true, Some(port)) = (config.get_ports().is_empty(), environment("PGPORT")) {
-        config.port(port.parse().with_context(|| format!("PGPORT={port:?} is not a port"))?);
-    }
-    if let (None, Some(user)) = (config.get_user(), environment("PGUSER")) {
-        config.user(user);
-    }
-    if let (None, Some(password)) = (config.get_password(), environment("PGPASSWORD")) {
-        config.password(password);
-    }
-    if let (None, Some(name)) = (config.get_dbname(), environment("PGDATABASE")) {
-        config.dbname(name);
-    }
-    Ok(())
-}
-
-fn default_host() -> String {
-    let sockets = "/var/run/postgresql";
-    if Path::new(sockets).is_dir() { sockets.to_owned() } else { "localhost".to_owned() }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio_postgres::config::Host;
+    use tokio_postgres::config::{Host, TargetSessionAttrs};
 
     use super::*;
 
     #[test]
-    fn the_environment_fills_what_the_url_leaves_open() {
-        let environment = |name: &str| {
-            let value = match name {
-                "PGHOST" => "db.internal",
-                "PGPORT" => "6432",
-                "PGUSER" => "app",
-                "PGDATABASE" => "shop",
-                _ => return None,
-            };
-            Some(value.to_owned())
-        };
-        let mut config: Config = "user=me".parse().unwrap();
-        complete(&mut config, environment).unwrap();
-        assert_eq!(config.get_hosts(), [Host::Tcp("db.internal".into())]);
-        assert_eq!((config.get_ports(), config.get_user()), ([6432].as_slice(), Some("me")));
-        assert_eq!(config.get_dbname(), Some("shop"));
+    fn an_address_means_what_it_means_to_the_library() {
+        let config = config("postgres://me@a:1,b:2/x?sslmode=allow", "here").unwrap();
+        assert_eq!(config.get_hosts(), [Host::Tcp("a".into()), Host::Tcp("b".into())]);
+        assert_eq!((config.get_ports(), config.get_ssl_mode()), ([1, 2].as_slice(), SslMode::Prefer));
+        assert_eq!(config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite, "of several hosts the primary");
+    }
+
+    #[test]
+    fn a_connection_that_has_to_be_encrypted_is_not_made_without() {
+        for mode in ["require", "verify-ca", "verify-full"] {
+            let error = config(&format!("postgres://me@a/x?sslmode={mode}"), "here").unwrap_err();
+            assert!(error.to_string().contains("cannot encrypt") && error.help().is_some(), "{error}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tenure::testing::{TestDatabase, until, with_database};
 use tenure::{Enqueue, RawJson};
+use tokio_postgres::config::Host;
 
 fn bench(db: &TestDatabase, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
@@ -131,6 +132,33 @@ async fn latency_mixed_and_floor_give_times_in_order() {
         check_positive(run, &["jobs_per_s", "enqueue_p50_ms", "wal_bytes_per_job", "peak_mb"]);
         let floor = measured(db, &["floor", "--rows", "1000", "--batch", "300", "--trips", "10"]);
         check_positive(&floor["runs"][0], &["notify_p50_ms", "commit_p50_ms", "copy_per_s"]);
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+/// A bench that finds the database by the variables of libpq alone: two hosts, and nobody listens at the first.
+fn bench_of_two_hosts(db: &TestDatabase, args: &[&str]) -> Command {
+    let config = tenure::connection_config(db.url()).expect("a URL");
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => name.clone(),
+        Some(Host::Unix(folder)) => folder.display().to_string(),
+        None => "localhost".to_owned(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let mut command = bench(db, args);
+    command.env_remove("DATABASE_URL").env("PGHOST", format!("127.0.0.1,{host}")).env("PGPORT", format!("1,{port}"));
+    command.env("PGDATABASE", db.name()).env("PGUSER", config.get_user().unwrap_or_default());
+    command.env("PGPASSWORD", String::from_utf8_lossy(config.get_password().unwrap_or_default()).as_ref());
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_may_be_one_of_several_hosts_that_the_environment_names() {
+    with_database(async |db| {
+        let args = ["floor", "--rows", "100", "--batch", "100", "--trips", "2"];
+        let (code, said) = ended(&bench_of_two_hosts(db, &args).output().expect("tenure starts"));
+        assert_eq!(code, Some(0), "{said}");
         check_nothing_left(db).await;
     })
     .await;

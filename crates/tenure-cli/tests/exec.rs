@@ -136,3 +136,48 @@ async fn a_program_that_kills_its_worker_is_buried_and_its_neighbours_complete()
     })
     .await;
 }
+
+/// What may be opened from now on by a process: nothing more, or as much as before.
+fn may_open(process: u32, files: bool) {
+    let pid = libc::pid_t::try_from(process).expect("a process");
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both point to a limit of ours, or to nothing; the process is a child of ours that was not waited for.
+    unsafe {
+        assert_eq!(libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit), 0);
+        limit.rlim_cur = if files { limit.rlim_max } else { 0 };
+        assert_eq!(libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_cannot_be_started_for_now_is_tried_again_and_uses_no_attempt() {
+    with_database(async |db| {
+        let (client, sql) = (db.client().await, db.sql().await);
+        let worker = work(db, &["--exec", "fine=true"]);
+        let locks = "select count(*) from pg_locks l join tenure.worker w on w.id::bigint = l.objid::bigint
+            where l.locktype = 'advisory' and l.classid = 'tenure'::regnamespace::oid and l.granted
+              and l.database = (select oid from pg_database where datname = current_database())";
+        until_within(LIMIT, "the worker has its connections", async || {
+            let held: i64 = sql.query_one(locks, &[]).await.expect("locks").get(0);
+            if held == 2 { Ok(()) } else { Err(format!("{held}")) }
+        })
+        .await;
+        may_open(worker.0.id(), false);
+        let id = enqueue(&client, "fine", 1).await;
+        until_within(LIMIT, "the job waits for a better moment", async || {
+            let seen = client.get(id).await.expect("a look").expect("the job");
+            if seen.snoozes > 0 { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+        may_open(worker.0.id(), true);
+        until_within(LIMIT, "the job has run", async || {
+            let seen = client.get(id).await.expect("a look").expect("the job");
+            if seen.status == State::Completed { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+        assert_eq!(client.get(id).await.expect("a look").expect("the job").attempt, 1);
+        assert_eq!(client.attempt_errors(id).await.expect("an answer").len(), 0);
+        assert_eq!(client.workers().await.expect("an answer")[0].kinds, ["fine"], "it refuses nothing");
+    })
+    .await;
+}

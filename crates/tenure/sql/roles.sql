@@ -24,7 +24,7 @@ grant execute on function tenure.register_worker, tenure.attach_worker, tenure.h
   tenure.complete(bigint, bigint, json), tenure.complete(bigint, bigint, jsonb), tenure.complete(bigint, bigint, text),
   tenure.progress(bigint, bigint, json), tenure.progress(bigint, bigint, jsonb), tenure.progress(bigint, bigint, text) to tenure_worker;
 
-grant execute on function tenure.jobs_in, tenure.leases, tenure.end_of, tenure.idempotency_key_of, tenure.queue_stats, tenure.sightings, tenure.keeps, tenure.unhandled_kinds, tenure.pick_jobs, tenure.count_jobs, tenure.waits_for, tenure.line_of, tenure.outline to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
+grant execute on function tenure.jobs_in, tenure.leases, tenure.end_of, tenure.idempotency_key_of, tenure.queue_stats, tenure.sightings, tenure.keeps, tenure.settings, tenure.unhandled_kinds, tenure.pick_jobs, tenure.count_jobs, tenure.waits_for, tenure.line_of, tenure.outline to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.jobs to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.kind_pause, tenure.worker_list, tenure.replacement, tenure.migration to tenure_viewer, tenure_admin, tenure_worker;
 

@@ -329,6 +329,7 @@ function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function set_setting(p_name text, p_value bigint) returns void
+function settings() returns TABLE(name text, value bigint, lowest bigint, highest bigint, default_value bigint, is_set boolean)
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean)
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
@@ -380,6 +381,7 @@ function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigi
 function follow_cancel(p_job bigint, p_worker bigint) returns boolean
 function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
+function forget_sleepers() returns bigint
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
@@ -445,6 +447,7 @@ function take_inbox(p_txid xid8, p_limit integer) returns bigint[]
 function take_left_behind() returns bigint
 function take_turn(p_duty text, p_now timestamp with time zone, p_every interval) returns boolean
 function take_waiting(p_job bigint) returns smallint
+function takers() returns TABLE(worker_id bigint)
 function tell(p_worker bigint, p_word text) returns void
 function thin(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
 function turn_at(p_duty text) returns timestamp with time zone

@@ -183,11 +183,10 @@ impl Place {
 }
 
 fn config(connection: &Connection, name: &str) -> Result<Config> {
-    let given: Config = connection.database_url.parse().context("the database URL cannot be read")?;
-    if given.get_application_name().is_some() {
+    if tenure::connection_config(&connection.database_url)?.get_application_name().is_some() {
         bail!("leave application_name out of the URL: the bench knows its sessions by it");
     }
-    plain_sql::config(&connection.database_url, name)
+    Ok(plain_sql::config(&connection.database_url, name)?)
 }
 
 /// Whether the schema is the bench's own; none: there is no such schema. One that is not ours is never touched.

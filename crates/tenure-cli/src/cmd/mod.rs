@@ -10,6 +10,7 @@ pub mod migrate;
 mod ndjson;
 pub mod prune;
 pub mod queue;
+pub mod setting;
 pub mod status;
 pub mod work;
 pub mod worker;
@@ -26,6 +27,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Job(job) => job::run(job).await,
         Command::Queue(queue) => queue::run(queue).await,
         Command::Dead(dead) => dead::run(dead).await,
+        Command::Setting(setting) => setting::run(setting).await,
         Command::Prune(prune) => prune::run(prune).await,
         Command::Status(status) => status::run(status).await,
         Command::Demo(args) => demo::run(args).await,

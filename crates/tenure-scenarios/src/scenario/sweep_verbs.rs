@@ -79,7 +79,12 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::PauseKind
         | Verb::Drained
         | Verb::SetKeep
-        | Verb::KeepDefaults => {}
+        | Verb::KeepDefaults
+        | Verb::Settings => {}
+        // Set by the call before.
+        Verb::SetSetting => {
+            stage.execute("delete from tenure.setting", &[]).await;
+        }
         Verb::Cancel if case.running => scene.hand = Some(scene.run_one(stage).await.0),
         Verb::Get
         | Verb::List
@@ -252,6 +257,9 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         Verb::SetKeep => {
             ("(select keep_dead_ms from tenure.queue where name = p.queue)", PATIENCE.as_millis().to_string())
         }
+        Verb::SetSetting => {
+            ("(select value from tenure.setting where name = 'snapshot_warn_ms')", PATIENCE.as_millis().to_string())
+        }
         // A job and its outcome go together.
         Verb::Prune => {
             let columns = "(select count(*) from tenure.job where queue = 'default'),
@@ -273,6 +281,7 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::PausedKinds
         | Verb::Drained
         | Verb::KeepDefaults
+        | Verb::Settings
         | Verb::PrunePreview
         | Verb::UnhandledKinds
         | Verb::Workers
@@ -351,6 +360,8 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         Verb::Drained => client.drained(queue, Some(PATIENCE)).await.map(|running| assert_eq!(running, 0)),
         Verb::SetKeep => client.set_keep(Some(queue), State::Dead, Some(PATIENCE)).await,
         Verb::KeepDefaults => client.keep_defaults().await.map(|keep| assert!(keep.completed > PATIENCE)),
+        Verb::Settings => client.settings().await.map(|settings| assert!(settings.len() > 1)),
+        Verb::SetSetting => client.set_setting("snapshot_warn_ms", i64::try_from(PATIENCE.as_millis()).ok()).await,
         Verb::Prune => client.prune(|_| ()).await.map(drop),
         Verb::PrunePreview => {
             let due = client.prune_preview().await;

@@ -2,7 +2,8 @@
 -- Dead needs two sightings. By the lock: it is free, and free again at least the worker's grace later; this counts only for workers that
 -- locked since the server started or last lost all connections at once. By time: the lease is over, and still over a third of the lease later.
 -- It stops after a fifth of a second, so that a run never takes longer than its caller waits: what is done is kept, the rest comes next.
--- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "jobs": the first ten of them, to be named in a log, "more": whether to come again at once, "next_ms": when the next sighting is
+-- Returns {"suspects": n, "dead": workers newly dead, "rescued": jobs, "jobs": the first ten of them, to be named in a log, each with what became of it
+-- ("dead", "cancelled", "spared": it runs again and the attempt does not count; none of these: it runs again), "more": whether to come again at once, "next_ms": when the next sighting is
 -- due, or null}. A run that stopped early and rescued nothing has no hurry: what it met cannot be rescued for now.
 -- Locks: worker rows of the suspects, skipping what others hold; for a dead worker its exclusive session lock until the end of the
 -- transaction, so that it cannot come back in the middle; its lease rows in the order of their ids, skipping what others hold (a
@@ -40,7 +41,10 @@ begin
       if cardinality(v_named) < c_named then
         v_named := v_named || array(
           select json_build_object('job', n.job_id, 'kind', v_lease.kind, 'attempt', v_lease.attempt, 'worker', v_lease.worker, 'worker_id', v_lease.worker_id,
-                                   'dead', exists (select from tenure.dead_letter d where d.job_id = n.job_id))
+                                   'dead', exists (select from tenure.dead_letter d where d.job_id = n.job_id),
+                                   'cancelled', exists (select from tenure.outcome o where o.job_id = n.job_id),
+                                   'spared', not exists (select from tenure.attempt_error e
+                                                         where e.job_id = n.job_id and e.attempt = v_lease.attempt and e.lease_id = v_lease.id))
           from tenure.jobs_in(v_lease.blocks, v_lease.strip) n order by n.job_id limit c_named - cardinality(v_named));
       end if;
     exception when others then

@@ -28,6 +28,29 @@ begin
     where s.worker_id = p_worker and s.minute >= tenure.minute() - 2 and w.id = p_worker and w.token = p_token;
 end $$;
 
+-- forget_sleepers: what a worker said and could not take back, as it was cut off or frozen for minutes, goes with the net. A minute is looked at once, when it
+-- has counted for no one for a while, so that nobody walks again through the dead rows of its naps that somebody's old snapshot keeps. What is
+-- said still later, by a transaction that was open for minutes, goes with its worker. Locks: those rows, skipping what others hold.
+create or replace function tenure.forget_sleepers() returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+declare
+  c_rows constant integer := 1000;
+  v_from constant bigint := (select d.place from tenure.duty d where d.name = 'sleepers');
+  v_to constant bigint := tenure.minute() - 3;
+  v_rows bigint;
+begin
+  -- Worker by worker: the index is no help for a minute alone.
+  with old as materialized (
+    select x.queue, x.minute, x.worker_id from tenure.worker w
+    cross join lateral (select y.queue, y.minute, y.worker_id from tenure.sleeper y where y.worker_id = w.id and y.minute > v_from and y.minute <= v_to
+                        limit c_rows for update skip locked) x
+    limit c_rows)
+  delete from tenure.sleeper s using old o where s.queue = o.queue and s.minute = o.minute and s.worker_id = o.worker_id;
+  get diagnostics v_rows = row_count;
+  update tenure.duty d set place = v_to where d.name = 'sleepers' and v_rows < c_rows;
+  return v_rows;
+end $$;
+
 -- minute: the number of this minute.
 create or replace function tenure.minute() returns bigint
 language sql stable as $$ select floor(extract(epoch from clock_timestamp()) / 60)::bigint $$;

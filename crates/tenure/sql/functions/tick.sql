@@ -1,5 +1,5 @@
 -- tick: all that has to happen now and then, by whoever comes first: promote, cancels whose job has moved, and rescue; every 30 s everything due
--- however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in inbox, partitions.
+-- however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in inbox, partitions, what sleepers could not take back.
 -- Once a second per database; twice when the worker that does it is busy (jobs run, and those of a dead worker should not wait for long), and
 -- where few workers live: of many, one looks soon whether it was done.
 -- The net's duties and retain are only named: the caller runs each in a transaction of its own.
@@ -80,7 +80,7 @@ begin
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
                            'rescued_jobs', v_rescue -> 'jobs',
-                           'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions') else '[]' end,
+                           'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions', 'sleepers') else '[]' end,
                            'horizon', v_net and tenure.take_turn('horizon', v_now, interval '1 minute'),
                            'retain', tenure.turn_at('retain') not between clock_timestamp() and clock_timestamp() + interval '1 minute');
 end $$;
@@ -123,6 +123,8 @@ begin
       end if;
     when 'partitions' then
       perform tenure.partitions();
+    when 'sleepers' then
+      perform tenure.forget_sleepers();
     else
       perform tenure.refuse('TN002', format('%L is no duty of the net', p_duty), 'Pass what tick returned.');
   end case;

@@ -49,7 +49,7 @@ begin
     return query select 'not_due', format('%s: it is due at %s', v_job.status, tenure.instant_text(v_job.run_at));
     return;
   end if;
-  if not exists (select from tenure.sightings() s join tenure.worker w on w.id = s.worker_id where s.by is null and not exists (select from tenure.worker_drain d where d.worker_id = w.id) and v_job.queue = any(w.queues) and v_job.kind = any(w.kinds)) then
+  if not exists (select from tenure.takers() t join tenure.worker w on w.id = t.worker_id where v_job.queue = any(w.queues) and v_job.kind = any(w.kinds)) then
     return query select 'no_worker', format('no worker takes jobs of the kind %s from the queue %s', v_job.kind, v_job.queue)
                                      || coalesce(': ' || tenure.refused_text(v_job.queue, v_job.kind), '');
   elsif v_job.status <> 'available' then

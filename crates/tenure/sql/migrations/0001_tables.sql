@@ -274,7 +274,7 @@ create table tenure.duty (
 create index duty_newest on tenure.duty (name, next_at desc);
 insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity'),
   ('horizon', '-infinity'),
-  ('cancels', 'infinity'), ('rescue', 'infinity'), ('inbox', 'infinity');  -- at every turn or net; only their place counts
+  ('cancels', 'infinity'), ('rescue', 'infinity'), ('inbox', 'infinity'), ('sleepers', 'infinity');  -- at every turn or net; only their place counts
 
 -- The attached ranges of job and outcome, in blocks. The last one has no end, so that an enqueue never lacks a partition.
 -- From walk_at on: how far retention has come with it.

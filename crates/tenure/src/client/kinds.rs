@@ -7,7 +7,7 @@ use super::jobs::column;
 use crate::Error;
 use crate::store::jobs::UNHANDLED_KINDS;
 
-/// A kind of which jobs wait, and that no living worker of the queue can run.
+/// A kind of which jobs wait, and that no living worker of the queue can run; a drained one takes nothing new.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct UnhandledKind {
@@ -25,7 +25,7 @@ pub struct UnhandledKind {
 }
 
 impl Client {
-    /// The kinds that wait and that no worker handles, by queue and name: a program that is not deployed yet, or not any
+    /// The kinds that wait and that no worker handles which takes new jobs, by queue and name: a program that is not deployed yet, or not any
     /// more, a name with a typing error, or one whose handler [cannot run](crate::Context::refuse_kind). Their jobs stay unharmed until a worker comes that knows them.
     ///
     /// # Errors

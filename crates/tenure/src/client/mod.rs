@@ -12,6 +12,7 @@ pub(crate) mod pause;
 mod pool;
 pub(crate) mod queues;
 pub(crate) mod retention;
+pub(crate) mod settings;
 pub mod verbs;
 pub(crate) mod wait;
 
@@ -21,7 +22,7 @@ use std::time::Duration;
 use crate::model::limits::{POOL_SIZE_DEFAULT, POOL_SIZE_MAX, POOL_WAIT_DEFAULT, SCHEMA_DEFAULT};
 use crate::model::names;
 use crate::store::migrate::{self, Migrated};
-use crate::store::{SessionOptions, StoreError, Texts};
+use crate::store::{SessionOptions, StoreError, Texts, address};
 use crate::{Error, ErrorCode};
 use pool::{Pool, Pooled};
 
@@ -179,6 +180,16 @@ impl ClientBuilder {
 fn not_a_connection_string(error: StoreError) -> Error {
     Error::new(ErrorCode::BadInput, format!("this is no connection string: {error}"))
         .with_help("write postgres://user:password@host:5432/database or host=… dbname=…, or leave it out and set PGHOST, PGUSER and so on")
+}
+
+/// The database that a [`Client`] with this connection string uses, for sessions of the program's own beside it: what the text
+/// leaves open is read from the environment, see [`Client::connect`]. Of several hosts the first that takes writes is the one.
+/// Of `sslmode=verify-full` only `require` is left: how a certificate is checked is up to whoever makes the TLS connection.
+///
+/// # Errors
+/// `BadInput`: the text is no connection string, or a variable of the environment does not fit.
+pub fn connection_config(url: &str) -> Result<tokio_postgres::Config, Error> {
+    address::read(url).map(|(config, _)| config).map_err(not_a_connection_string)
 }
 
 /// The SQL of a new schema of that name as a script for psql, for those who do not let programs change their database.

@@ -88,6 +88,8 @@ verbs! {
     KeepDefaults "keep_defaults" None ["queue set"];
     Prune "prune" Steps ["prune"];
     PrunePreview "prune_preview" None ["prune"];
+    Settings "settings" None ["setting list", "setting set", "setting unset"];
+    SetSetting "set_setting" Whole ["setting set", "setting unset"];
     UnhandledKinds "unhandled_kinds" None ["status"];
     Workers "workers" None ["worker list", "status"];
     DrainWorker "drain_worker" Whole ["worker drain", "worker resume"];

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use super::failure::StoreError;
 
 /// Reads a connection string of either form (`postgres://…` or `host=… dbname=…`); what it leaves open comes from
-/// PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGSSLMODE. The second value: check the server's certificate.
-pub(super) fn read(text: &str) -> Result<(Config, bool), StoreError> {
+/// PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGSSLMODE. Of several hosts the first that takes writes is the one.
+/// The second value: check the server's certificate.
+pub(crate) fn read(text: &str) -> Result<(Config, bool), StoreError> {
     read_with(text, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
@@ -19,6 +20,7 @@ fn read_with(text: &str, environment: impl Fn(&str) -> Option<String>) -> Result
         .iter()
         .any(|mode| text.contains(&format!("sslmode={mode}")) || from_environment().as_deref() == Some(*mode));
     let mut config: Config = plain_modes(text).parse()?;
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     if let Some(mode) = from_environment() {
         config.ssl_mode(ssl_mode(&mode)?);
     }

@@ -39,10 +39,6 @@ impl Answered {
         Answered(AtomicUsize::new(usize::MAX))
     }
 
-    pub(super) fn place(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// The host at that place answered and takes no writes: the one behind it is asked first, unless another session has said
     /// so already. Behind a pooler nothing else tells.
     pub(super) fn pass_over(&self, place: usize, config: &Config) {
@@ -59,19 +55,23 @@ pub(super) fn connect_min(config: &Config) -> Duration {
     CONNECT_MIN + PATIENCE * u32::try_from(others).unwrap_or(u32::MAX)
 }
 
+/// A connection, and the place of its host.
+pub(super) struct Connected<S> {
+    pub(super) client: Client,
+    pub(super) connection: Connection<Socket, S>,
+    pub(super) place: usize,
+}
+
 /// Connects to the host of the configuration, or to the first of several that is as wanted. Ends with an error when all
 /// have refused; one that does not answer is waited for, so the caller sets a limit.
-pub(super) async fn connect<T>(
-    config: &Config,
-    tls: T,
-    answered: &Answered,
-) -> Result<(Client, Connection<Socket, T::Stream>), StoreError>
+pub(super) async fn connect<T>(config: &Config, tls: T, answered: &Answered) -> Result<Connected<T::Stream>, StoreError>
 where
     T: MakeTlsConnect<Socket> + Clone,
 {
     let hosts = each(config);
     if hosts.len() < 2 {
-        return Ok(ask_patiently(config, tls).await?);
+        let (client, connection) = ask_patiently(config, tls).await?;
+        return Ok(Connected { client, connection, place: 0 });
     }
     let ask = |n: usize| {
         let (host, tls) = (hosts[n].clone(), tls.clone());
@@ -87,9 +87,9 @@ where
     loop {
         tokio::select! {
             Some((n, answer)) = asked.next() => match answer {
-                Ok(connected) => {
+                Ok((client, connection)) => {
                     answered.0.store(n, Ordering::Relaxed);
-                    return Ok(connected);
+                    return Ok(Connected { client, connection, place: n });
                 }
                 Err(error) => {
                     refusals[n] = Some(error.into());

@@ -23,6 +23,9 @@ const LIMIT: Duration = Duration::from_millis(1500);
 /// Between two questions that nobody answered: the network is away, or the server stalls.
 const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A question that nobody answered says that the network is away, until so long after the next one could be put: whoever still
+/// waits for an answer puts it by then. When nobody has, the answers had arrived.
+const SILENCE_LASTS: Duration = Duration::from_secs(3);
 /// Between a verdict and its consequence.
 const LAST_CHANCE: Duration = Duration::from_millis(50);
 /// Without a verdict for so long, the first patience is enough again.
@@ -114,10 +117,14 @@ impl Asking {
         if pace.not_before > asked_at {
             return pace.not_before;
         }
+        let after_silence = pace.is_silent(asked_at);
+        if !after_silence {
+            pace.pause = PAUSE;
+        }
         let backends = lock(&self.backends).clone();
         match tokio::time::timeout(LIMIT, idle_of(options.aside(LIMIT), backends)).await {
             Ok(Ok(idle)) => {
-                self.said.send_replace(Said { asked_at, after_silence: pace.pause > PAUSE, idle });
+                self.said.send_replace(Said { asked_at, after_silence, idle });
                 *pace = Pace { not_before: Instant::now() + ASK_AFTER, pause: PAUSE };
             }
             Ok(Err(_)) | Err(_) => {
@@ -125,6 +132,13 @@ impl Asking {
             }
         }
         pace.not_before
+    }
+}
+
+impl Pace {
+    /// The question before was not answered, and not long ago.
+    fn is_silent(&self, now: Instant) -> bool {
+        self.pause > PAUSE && now < self.not_before + SILENCE_LASTS
     }
 }
 
@@ -191,6 +205,15 @@ mod tests {
         let last = now + Duration::from_secs(10);
         assert_eq!(patience.after(last + FORGET_AFTER), ASK_AFTER * 8, "longer than the deadline of 10 s");
         assert_eq!(patience.after(last + FORGET_AFTER + Duration::from_millis(1)), ASK_AFTER);
+    }
+
+    #[test]
+    fn a_silence_of_long_ago_says_nothing_of_the_network_now() {
+        let now = Instant::now();
+        let pace = Pace { not_before: now, pause: PAUSE * 2 };
+        assert!(pace.is_silent(now) && pace.is_silent(now + SILENCE_LASTS - Duration::from_millis(1)));
+        assert!(!pace.is_silent(now + SILENCE_LASTS));
+        assert!(!Pace { not_before: now, pause: PAUSE }.is_silent(now), "the last question was answered");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) use lost_answers::ASK_AFTER;
 pub(crate) use session::{Session, SessionOptions};
 pub(crate) use statement::{Statement, Texts};
 pub(crate) use wire::{JsonText, Strip};
-pub(crate) use worker::{ClaimRequest, ClaimedRow, Introduction, Registration, RescuedJob, Trailer};
+pub(crate) use worker::{ClaimRequest, ClaimedRow, Introduction, Registration, Rescue, RescuedJob, Trailer};
 
 /// Every statement that is sent to the server.
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Statements of the operator's verbs on whole selections: cancel, pause of kinds, drain, groups of dead letters.
+//! Statements of the operator's verbs on whole selections and on the whole schema: cancel, pause of kinds, drain, groups of dead letters, settings.
 
 use tokio_postgres::types::Type;
 
@@ -62,6 +62,15 @@ pub(crate) const LINE_OF: Statement = Statement {
     params: &[Type::INT8],
 };
 
+pub(crate) const SETTINGS: Statement = Statement {
+    name: "look at the settings",
+    sql: "select s.name, s.value, s.lowest, s.highest, s.default_value, s.is_set from tenure.settings() s order by s.name",
+    params: &[],
+};
+
+pub(crate) const SET_SETTING: Statement =
+    Statement { name: "set the number", sql: "select tenure.set_setting($1, $2)", params: &[Type::TEXT, Type::INT8] };
+
 #[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] = &[
     &CANCEL_MANY,
@@ -74,4 +83,6 @@ pub(super) static STATEMENTS: &[&Statement] = &[
     &PAUSED_KINDS,
     &DRAIN_WORKER,
     &LINE_OF,
+    &SETTINGS,
+    &SET_SETTING,
 ];

@@ -21,7 +21,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, SimpleQuer
 
 use super::address;
 use super::failure::{Loss, LossKind, StoreError, is_goodbye};
-use super::hosts::{self, Answered};
+use super::hosts::{self, Answered, Connected};
 use super::lost_answers::Asking;
 use super::statement::{Statement, Texts};
 
@@ -64,9 +64,8 @@ pub(crate) struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// `url` is a connection string of either form (`postgres://…` or `host=… dbname=…`), completed by PGHOST and so on.
-    /// It may name several hosts; the first that takes writes is the one.
-    /// `sslmode` may also be `verify-full`: the server's certificate must be good for its name.
+    /// `url` is a connection string as [`address::read`] takes it. `sslmode` may also be `verify-full`: the server's
+    /// certificate must be good for its name.
     pub(crate) fn new(url: &str, texts: Arc<Texts>, application_name: &str) -> Result<SessionOptions, StoreError> {
         let (mut config, verify_tls) = address::read(url)?;
         if config.get_application_name().is_none() {
@@ -78,8 +77,7 @@ impl SessionOptions {
         config
             .keepalives_idle(KEEPALIVE_IDLE)
             .keepalives_interval(KEEPALIVE_INTERVAL)
-            .keepalives_retries(KEEPALIVE_RETRIES)
-            .target_session_attrs(TargetSessionAttrs::ReadWrite);
+            .keepalives_retries(KEEPALIVE_RETRIES);
         let deadline = Duration::from_secs(30);
         let (answered, asking) = (Arc::new(Answered::none()), Arc::new(Asking::new()));
         Ok(SessionOptions { config, texts, pooler: false, deadline, untimed: false, answered, asking, verify_tls })
@@ -165,8 +163,7 @@ impl Session {
         T::TlsConnect: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let (client, mut connection) = hosts::connect(config, tls, &options.answered).await?;
-        let host = options.answered.place();
+        let Connected { client, mut connection, place } = hosts::connect(config, tls, &options.answered).await?;
         let loss = watch::Sender::new(None);
         let ended = loss.clone();
         let driver = tokio::spawn(async move {
@@ -197,7 +194,7 @@ impl Session {
             client,
             options: options.clone(),
             backend: OnceLock::new(),
-            host,
+            host: place,
             prepared: Mutex::default(),
             loss,
             driver,

@@ -211,8 +211,38 @@ pub(crate) struct RescuedJob {
     pub(crate) attempt: i16,
     pub(crate) worker: String,
     pub(crate) worker_id: i64,
-    /// It is in the dead letters now; otherwise it runs again, or was cancelled.
-    pub(crate) dead: bool,
+    /// It is in the dead letters now.
+    dead: bool,
+    /// It is cancelled now.
+    #[serde(default)]
+    cancelled: bool,
+    /// The attempt does not count.
+    #[serde(default)]
+    spared: bool,
+}
+
+/// What became of a job whose worker was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rescue {
+    /// The attempt failed, and it was the last one.
+    Buried,
+    /// Somebody had wanted it cancelled.
+    Cancelled,
+    /// It runs again, and the attempt does not count.
+    Spared,
+    /// The attempt failed, and the job runs again.
+    Retried,
+}
+
+impl RescuedJob {
+    pub(crate) fn became(&self) -> Rescue {
+        match self {
+            RescuedJob { dead: true, .. } => Rescue::Buried,
+            RescuedJob { cancelled: true, .. } => Rescue::Cancelled,
+            RescuedJob { spared: true, .. } => Rescue::Spared,
+            RescuedJob { dead: false, cancelled: false, spared: false, .. } => Rescue::Retried,
+        }
+    }
 }
 
 /// The answer to [`Session::retain`].

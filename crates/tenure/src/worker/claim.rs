@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::audit::Audit;
 use super::backoff::Backoff;
 use super::cursors::Cursors;
 use super::engine::{Engine, Phase, StopWish};
@@ -16,16 +17,10 @@ use super::link::Attached;
 use super::moment::at;
 use super::pace::{NextTurn, Wants, ahead, look_after_turn, poll_interval, wants_of};
 use super::portion::Portion;
-use crate::store::{ASK_AFTER, ClaimRequest, Registration, Session, StoreError, Strip, Trailer};
+use crate::store::{ASK_AFTER, ClaimRequest, Registration, Session, StoreError, Trailer};
 
 /// Jobs that were claimed ahead and could not start within this time go back.
 const WAITING_MAX: Duration = Duration::from_secs(1);
-/// After a reconnect, and once more this much later, a worker asks for leases that it does not know: a claim whose
-/// answer was lost may still be running in the server when the first question is asked.
-const SECOND_AUDIT: Duration = Duration::from_secs(10);
-/// Such a claim may be held up for longer than that. So a worker goes on asking, once in the time after which others
-/// would take a lost worker's jobs, its lease, and at least this often.
-const AUDIT_MAX: Duration = Duration::from_secs(30);
 /// Payloads of jobs that wait for a slot, at most, per queue: what is claimed ahead is bounded in bytes too.
 const AHEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Work that comes less often than this is worth a notification each.
@@ -101,8 +96,6 @@ struct Claimer {
     all: View,
     quick: View,
     registration: Option<Arc<Registration>>,
-    /// The registration before, which may hold what a claim without an answer took.
-    former: Option<Arc<Registration>>,
     session: Option<Arc<Session>>,
     /// The queues for which this worker is registered as a sleeper.
     asleep: Vec<bool>,
@@ -123,9 +116,7 @@ struct Claimer {
     portion: Portion,
     /// When work was last found.
     found_at: Option<Instant>,
-    /// When to ask for leases that we do not know, and how often soon.
-    audit_at: Instant,
-    audits_soon: u8,
+    audit: Audit,
 }
 
 /// One on average, so that many workers do not ask in step.
@@ -142,7 +133,6 @@ impl Claimer {
             all: view(),
             quick: view(),
             registration: None,
-            former: None,
             session: None,
             asleep: vec![false; queues],
             slept_at: now,
@@ -155,8 +145,7 @@ impl Claimer {
             payload_bytes: 0,
             portion: Portion::default(),
             found_at: None,
-            audit_at: now,
-            audits_soon: 0,
+            audit: Audit::new(engine.clone(), now),
             engine,
         }
     }
@@ -175,18 +164,17 @@ impl Claimer {
         self.all.cursors.reset(now);
         self.quick.cursors.reset(now);
         if self.registration.as_ref() == Some(&attached.registration) {
-            (self.audit_at, self.audits_soon) = (now, 2);
+            self.audit.after_reconnect(now);
         } else {
-            self.former = self.registration.replace(attached.registration.clone());
+            let former = self.registration.replace(attached.registration.clone());
             self.asleep.fill(false);
-            let pause = if self.former.is_some() { Duration::ZERO } else { self.audit_pause() };
-            (self.audit_at, self.audits_soon) = (now + pause, 0);
+            self.audit.after_registration(former, now);
         }
     }
 
     /// One look: claims, or waits for a reason to.
     async fn round(&mut self, at: &Attached) -> Result<(), StoreError> {
-        self.audit_if_due(at).await?;
+        self.audit.run_if_due(at).await?;
         self.sleep_on(at).await?;
         let wants = self.plan();
         let look = self.next_look(&wants);
@@ -246,7 +234,7 @@ impl Claimer {
                 engine.tick_wanted.notify_one();
             }
             () = at(self.sleep_again_at()) => {}
-            () = at(Some(self.audit_at)) => {}
+            () = at(Some(self.audit.due_at())) => {}
             () = at(give_back) => {
                 if let Some(before) = Instant::now().checked_sub(WAITING_MAX) {
                     engine.give_back_waiting(before);
@@ -410,62 +398,6 @@ impl Claimer {
 
     fn is_drained(&self) -> bool {
         self.engine.running.is_empty() && !self.engine.has_waiting() && self.engine.outbox.is_settled()
-    }
-
-    /// How long no audit is needed when there was no reconnect.
-    fn audit_pause(&self) -> Duration {
-        self.engine.settings.lease.min(AUDIT_MAX)
-    }
-
-    /// Refused, it is done again a little later, and claims go on: the leases may be locked by somebody.
-    async fn audit_if_due(&mut self, at: &Attached) -> Result<(), StoreError> {
-        if self.audit_at > Instant::now() {
-            return Ok(());
-        }
-        match self.audit(at).await {
-            Ok(()) => {
-                self.audits_soon = self.audits_soon.saturating_sub(1);
-                let pause = if self.audits_soon > 0 { SECOND_AUDIT } else { self.audit_pause() };
-                self.audit_at = Instant::now() + pause;
-            }
-            Err(error) if error.is_lost() || error.is_worker_gone() => return Err(error),
-            Err(error) => {
-                tracing::warn!(%error, "leases of lost claims cannot be given back now, trying again");
-                self.audit_at = Instant::now() + SECOND_AUDIT;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives back leases that the database knows of and we do not. No claim of ours is under way meanwhile.
-    async fn audit(&mut self, at: &Attached) -> Result<(), StoreError> {
-        if let Some(former) = &self.former {
-            if at.renew(&self.engine, former).await? {
-                self.give_back_unknown(at, former).await?;
-            }
-            self.former = None;
-        }
-        self.give_back_unknown(at, &at.registration).await
-    }
-
-    async fn give_back_unknown(&self, at: &Attached, registration: &Registration) -> Result<(), StoreError> {
-        let unknown: Vec<_> = at
-            .session
-            .leases_of(registration)
-            .await?
-            .into_iter()
-            .filter(|(lease, _)| !self.engine.held.knows(*lease))
-            .collect();
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        let (leases, strips): (Vec<i64>, Vec<Strip>) = unknown.into_iter().unzip();
-        // Those whose last job ended while we asked are among them and are gone already.
-        let gone = at.session.release(registration, &leases, &strips).await?;
-        if gone.len() < leases.len() {
-            tracing::info!(leases = leases.len() - gone.len(), "leases of a claim whose answer was lost go back");
-        }
-        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::engine::Engine;
 use super::report::{Failure, Report};
-use crate::store::{NextRun, RescuedJob};
+use crate::store::{NextRun, Rescue, RescuedJob};
 
 /// Lines of one sort in a second: enough to see what is wrong, few enough for any log. Those that follow are counted.
 const LINES_MAX: u64 = 10;
@@ -19,6 +19,7 @@ const CHARS_MAX: usize = 200;
 pub(super) struct FailureLog {
     dead: Mutex<Budget>,
     retried: Mutex<Budget>,
+    unharmed: Mutex<Budget>,
     lost: Mutex<Budget>,
 }
 
@@ -54,29 +55,25 @@ impl FailureLog {
         if jobs > 0 {
             tracing::warn!(jobs, "rescued jobs of workers that were lost");
         }
-        for RescuedJob { job, kind, attempt, worker, worker_id, dead } in named {
-            match dead {
-                true if take(&self.dead) => {
-                    tracing::warn!(
-                        job,
-                        kind,
-                        attempt,
-                        cause = "worker_lost",
-                        "a job is dead: worker {worker_id} ({worker}) was lost while it ran"
-                    );
-                }
-                false if take(&self.retried) => {
-                    tracing::info!(
-                        job,
-                        kind,
-                        attempt,
-                        cause = "worker_lost",
-                        again = "at once",
-                        "an attempt failed: worker {worker_id} ({worker}) was lost"
-                    );
-                }
-                true | false => {}
-            }
+        named.iter().for_each(|job| self.rescued_one(job));
+    }
+
+    fn rescued_one(&self, rescued: &RescuedJob) {
+        let RescuedJob { job, kind, attempt, .. } = rescued;
+        let (cause, again, text) = ("worker_lost", "at once", rescue_text(rescued));
+        let budget = match rescued.became() {
+            Rescue::Buried => &self.dead,
+            Rescue::Retried => &self.retried,
+            Rescue::Cancelled | Rescue::Spared => &self.unharmed,
+        };
+        if !take(budget) {
+            return;
+        }
+        match rescued.became() {
+            Rescue::Buried => tracing::warn!(job, kind, attempt, cause, "{text}"),
+            Rescue::Retried => tracing::info!(job, kind, attempt, cause, again, "{text}"),
+            Rescue::Cancelled => tracing::info!(job, kind, attempt, "{text}"),
+            Rescue::Spared => tracing::info!(job, kind, attempt, again, "{text}"),
         }
     }
 
@@ -93,6 +90,9 @@ impl FailureLog {
         }
         if let Some(more) = sum(&self.retried) {
             tracing::info!("and {more} more attempts failed");
+        }
+        if let Some(more) = sum(&self.unharmed) {
+            tracing::info!("and {more} more jobs of lost workers were cancelled, or run again at no cost");
         }
         if let Some(more) = sum(&self.lost) {
             tracing::warn!("lease lost: and the ends of {more} more runs were refused");
@@ -142,6 +142,17 @@ fn with<T>(budget: &Mutex<Budget>, act: impl FnOnce(&mut Budget) -> T) -> T {
 
 fn take(budget: &Mutex<Budget>) -> bool {
     with(budget, |budget| budget.take(Instant::now()))
+}
+
+/// What became of a job whose worker was lost.
+fn rescue_text(rescued: &RescuedJob) -> String {
+    let worker = format!("worker {} ({})", rescued.worker_id, rescued.worker);
+    match rescued.became() {
+        Rescue::Buried => format!("a job is dead: {worker} was lost while it ran"),
+        Rescue::Cancelled => format!("a job is cancelled, as was wanted: {worker} was lost before it had stopped it"),
+        Rescue::Spared => format!("a job goes back at no cost: {worker} had stopped, but for the job's handler"),
+        Rescue::Retried => format!("an attempt failed: {worker} was lost"),
+    }
 }
 
 fn attempt_of(failure: &Failure) -> String {
@@ -195,6 +206,21 @@ mod tests {
         assert_eq!(budget.sum_up(at(9_000)), Some(15));
         let spread = (0..25).filter(|n| budget.take(at(10_000 + n * 1_000))).count();
         assert_eq!((spread, budget.sum_up(at(99_000))), (25, None));
+    }
+
+    #[test]
+    fn only_attempts_that_count_are_told_as_failed() {
+        let check = |became: &str, expected: &str| {
+            let json =
+                format!(r#"{{"job":1,"kind":"k","attempt":2,"worker":"web","worker_id":3,"dead":false{became}}}"#);
+            let rescued: RescuedJob = serde_json::from_str(&json).expect("as rescue answers");
+            assert!(rescue_text(&rescued).starts_with(expected), "{}", rescue_text(&rescued));
+        };
+        check("", "an attempt failed: worker 3 (web)");
+        check(r#","cancelled":false,"spared":false"#, "an attempt failed: worker 3 (web)");
+        check(r#","cancelled":true,"spared":false"#, "a job is cancelled, as was wanted: worker 3 (web)");
+        check(r#","cancelled":true,"spared":true"#, "a job is cancelled, as was wanted: worker 3 (web)");
+        check(r#","cancelled":false,"spared":true"#, "a job goes back at no cost: worker 3 (web)");
     }
 
     #[test]

@@ -138,13 +138,26 @@ async fn connect(
 ) -> Result<(Session, Arc<Registration>), StoreError> {
     let session = Session::connect(&engine.settings.control_session, Some(notifications)).await?;
     if let Some(registration) = engine.standing.current() {
-        if engine.settings.pooler || session.attach_worker(&registration).await? {
+        if carries(engine, &session, &registration).await? {
             return listening(engine, session, registration).await;
         }
         engine.lost(&registration, "the database does not know this worker any more");
     }
     let registration = register(engine, &session).await?;
     listening(engine, session, registration).await
+}
+
+/// Does a new session carry a registration? Behind a pooler a server that takes no writes lets us connect all the same: what
+/// renews no lease there is no connection, and the next try waits like that after any other failure.
+pub(super) async fn carries(
+    engine: &Engine,
+    session: &Session,
+    registration: &Registration,
+) -> Result<bool, StoreError> {
+    if !engine.settings.pooler {
+        return session.attach_worker(registration).await;
+    }
+    Ok(session.heartbeat(registration).await?.is_some())
 }
 
 async fn register(engine: &Engine, session: &Session) -> Result<Arc<Registration>, StoreError> {

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::backoff::Backoff;
 use super::engine::{Engine, Phase};
+use super::heartbeat::carries;
 use super::standing::Side;
 use crate::store::{Loss, Registration, Session, StoreError};
 
@@ -105,15 +106,15 @@ async fn registered(engine: &Engine) -> Arc<Registration> {
     }
 }
 
-/// A new session that holds the lock. None: the worker is gone.
+/// A new session that holds the lock, or behind a pooler has renewed the lease. None: the worker is gone.
 async fn attach(engine: &Engine, registration: &Registration) -> Result<Option<Session>, StoreError> {
     let session = Session::connect(&engine.settings.work_session, None).await?;
     if engine.settings.pooler {
-        return Ok(Some(session));
+        return Ok(carries(engine, &session, registration).await?.then_some(session));
     }
     // In one trip. A server that cannot look for lost clients refuses the first; then the audits find what they left.
     let (watched, known, attached) =
-        tokio::join!(session.end_with_its_client(), session.learn_backend(), session.attach_worker(registration));
+        tokio::join!(session.end_with_its_client(), session.learn_backend(), carries(engine, &session, registration));
     known?;
     if let Err(error) = watched {
         tracing::debug!(%error, "the server does not look whether its clients are still there");

@@ -1,10 +1,11 @@
 //! The worker: claims jobs, runs their handlers, and writes down how they ended.
 //!
-//! It is a pipeline. [`claim`] asks for as much as can start, [`engine`] keeps the lines in front of the slots, [`run`]
+//! It is a pipeline. [`claim`] asks for as much as can start, [`line`] keeps the jobs in front of the slots, [`run`]
 //! runs a handler, [`judge`] turns its end into a [`report`], [`flush`] writes the reports in groups. Beside it [`heartbeat`] keeps the
 //! lease on a thread of its own, [`link`] keeps the other connection, [`standing`] knows whether both are still good, and
 //! [`shutdown`] ends it all. Handlers never borrow the two connections.
 
+mod audit;
 mod backoff;
 mod blocking;
 mod builder;
@@ -20,6 +21,7 @@ mod job_run;
 mod judge;
 mod kinds;
 mod lease;
+mod line;
 mod link;
 mod moment;
 mod pace;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::engine::Room;
+use super::line::Room;
 
 /// Fewer observations than this say nothing.
 const KNOWN_AFTER: u32 = 8;

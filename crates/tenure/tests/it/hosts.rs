@@ -153,6 +153,31 @@ async fn jobs_whose_ids_were_drawn_before_are_found_at_once_after_a_failover() {
     .await;
 }
 
+/// As at a switchover, seen through a pooler: every host lets us connect, and none takes writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_hosts_that_take_no_writes_are_not_connected_to_without_a_pause() {
+    with_database(async |db| {
+        let proxy = Proxy::start(db.url()).await;
+        let worker = start(Worker::builder(behind(&[proxy.address().to_string()], proxy.url())).pooler(true)).await;
+        let client = db.client().await;
+        let id = client.enqueue(job(1)).await.unwrap();
+        client.wait(id, Duration::from_secs(20)).await.unwrap();
+        set_read_only(db, true).await;
+        let before = worker.stats().reconnects;
+        proxy.cut_all();
+        // sleep: so long no host takes writes; what is counted is what happens meanwhile.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(worker.stats().reconnects, before, "it stands on a connection that is of no use");
+        set_read_only(db, false).await;
+        until_reconnected(&worker, before + 2).await;
+        // The client's own sessions may still be of the time in which no writes were taken.
+        let id = db.client().await.enqueue(job(2)).await.unwrap();
+        client.wait(id, Duration::from_secs(20)).await.unwrap();
+        assert_eq!(worker.stats().registrations_lost, 0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_limit_that_was_set_for_the_statements_of_a_role_holds_for_its_clients() {
     with_database(async |db| {

@@ -1,7 +1,13 @@
-//! COPY into the inbox: how much it takes at once, and what becomes of rows that nobody asked to enqueue.
+//! COPY into the inbox: how much it takes at once, and what becomes of rows that nobody asked to enqueue, or that a crash met.
 
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures_util::SinkExt as _;
+use tenure_dev::Server;
 use tenure_scenarios::protocol::{BAD_INPUT, sqlstate};
-use tenure_scenarios::{Size, on_stage};
+use tenure_scenarios::scenario::outage::on_own_server;
+use tenure_scenarios::{Size, Stage, on_stage};
 
 /// Far above what it takes (a second or two), far below what a join by the instants takes (minutes).
 const SECONDS_MAX: u32 = 60;
@@ -61,7 +67,7 @@ async fn what_a_transaction_copied_and_forgot_is_enqueued_by_its_commit() {
             (format!("begin; {row}; select tenure.enqueue_inbox(); {row}; commit"), 2),
             (format!("begin; savepoint a; {row}; rollback to a; {row}; commit"), 1),
             (format!("begin; savepoint a; {row}; rollback to a; commit"), 0),
-            (format!("begin; set constraints all immediate; {row}; select tenure.enqueue_inbox(); commit"), 1),
+            (format!("begin; set constraints all immediate; {row}; commit"), 1),
             (format!("begin; {row}; rollback"), 0),
         ];
         let mut expected = 0;
@@ -75,6 +81,71 @@ async fn what_a_transaction_copied_and_forgot_is_enqueued_by_its_commit() {
         assert_eq!(stage.count(left, &[]).await, 0);
     })
     .await;
+}
+
+/// Were the look at the commit done at once, the rows would be jobs before anybody asks for their ids.
+#[tokio::test]
+async fn whoever_wants_all_constraints_checked_at_once_still_learns_the_ids_of_copied_rows() {
+    on_stage(Size::Ci, async |stage| {
+        stage.sql.batch_execute("begin; set constraints all immediate").await.unwrap();
+        for payload in ["1", "2"] {
+            let row = format!("insert into tenure.inbox (kind, payload) values ('act', '{payload}')");
+            stage.sql.batch_execute(&row).await.unwrap();
+        }
+        assert_eq!(stage.count("select count(*) from tenure.job", &[]).await, 0);
+        let ids = stage.sql.query("select tenure.enqueue_inbox()", &[]).await.unwrap();
+        stage.sql.batch_execute("commit").await.unwrap();
+        let ids: Vec<i64> = ids.iter().map(|row| row.get(0)).collect();
+        let stored: Vec<i64> = stage.one("select array_agg(id order by payload::text) from tenure.job", &[]).await;
+        assert_eq!((ids.len(), ids), (2, stored));
+    })
+    .await;
+}
+
+/// The inbox is unlogged: a crash empties it. Nobody ever commits a row of it, so that no job is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_forgets_rows_that_were_not_committed_and_keeps_the_jobs_of_those_that_were() {
+    on_own_server(Size::Ci, async |stage, server| {
+        let counts =
+            "select array[(select count(*) from tenure.job), (select sum(bit_count(mask))::bigint from tenure.ready),
+            (select count(*) from tenure.inbox), (select count(*) from tenure.inbox_open)]";
+        let committed = copying(stage).await;
+        committed.batch_execute("commit").await.unwrap();
+        let open = copying(stage).await;
+        let rows: i64 = open.query_one("select count(*) from tenure.inbox", &[]).await.unwrap().get(0);
+        assert_eq!(rows, COPIED, "the crash comes between COPY and the commit");
+        crash(server);
+        drop(open);
+
+        let sql = stage.db.sql().await;
+        let found: Vec<i64> = sql.query_one(counts, &[]).await.unwrap().get(0);
+        assert_eq!(found, [COPIED, COPIED, 0, 0]);
+        // It is there as before, for whoever copies again.
+        copying(stage).await.batch_execute("commit").await.unwrap();
+        crash(server);
+        let sql = stage.db.sql().await;
+        let found: Vec<i64> = sql.query_one(counts, &[]).await.unwrap().get(0);
+        assert_eq!(found, [2 * COPIED, 2 * COPIED, 0, 0]);
+    })
+    .await;
+}
+
+const COPIED: i64 = 150;
+
+/// A session whose transaction is open and has copied some rows.
+async fn copying(stage: &Stage) -> tokio_postgres::Client {
+    let sql = stage.db.sql().await;
+    sql.batch_execute("begin").await.unwrap();
+    let mut copy = pin!(sql.copy_in("copy tenure.inbox (kind, payload) from stdin").await.unwrap());
+    let rows: String = (0..COPIED).map(|n| format!("act\t{n}\n")).collect();
+    copy.send(Bytes::from(rows)).await.unwrap();
+    assert_eq!(copy.finish().await.unwrap(), COPIED as u64);
+    sql
+}
+
+/// As `pg_ctl stop -m immediate` and a start.
+fn crash(server: &mut Server) {
+    tokio::task::block_in_place(|| server.restart(true).unwrap());
 }
 
 #[tokio::test]

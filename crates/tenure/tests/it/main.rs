@@ -23,6 +23,7 @@ mod reports;
 mod retain;
 mod schema;
 mod selections;
+mod sleep;
 mod worker;
 mod workers;
 

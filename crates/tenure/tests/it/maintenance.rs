@@ -476,7 +476,7 @@ async fn a_turn_of_maintenance_is_waited_for_on_disk_only_if_it_ended_something(
 }
 
 /// Buffers that a statement touches.
-async fn buffers(sql: &tokio_postgres::Client, statement: &str) -> i64 {
+pub(crate) async fn buffers(sql: &tokio_postgres::Client, statement: &str) -> i64 {
     let explain = format!("explain (analyze, buffers, timing off) {statement}");
     let rows = sql.query(&explain, &[]).await.unwrap_or_else(|e| panic!("{statement}: {e:?}"));
     let line = rows.iter().map(|row| row.get::<_, String>(0)).find(|line| line.contains("Buffers: "));

@@ -147,6 +147,31 @@ async fn a_rescued_job_on_its_last_attempt_is_dead_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_rescue_tells_failed_attempts_from_cancelled_jobs_and_from_those_that_go_back_at_no_cost() {
+    on_stage(Size::Ci, async |stage| {
+        let ids = stage.enqueue_many(&act(), 3).await;
+        let last: i64 = stage.one("select tenure.enqueue('act', '{}', p_max_attempts => 1)", &[]).await;
+        let mut hand = hand(stage).await;
+        assert_eq!(hand.claim(10).await.unwrap().0.len(), 4);
+        assert_eq!(stage.one::<String>("select tenure.cancel($1)", &[&ids[1]]).await, "requested");
+        let stuck = "select tenure.note_overruns($1, $2::text::uuid, array[$3::bigint], true)";
+        assert!(stage.one::<bool>(stuck, &[&hand.worker, &hand.token, &ids[2]]).await);
+        stage.expire(hand.worker).await;
+        let answer: String = stage.one("select tenure.rescue()::text", &[]).await;
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let told = |id: i64| {
+            let job = answer["jobs"].as_array().unwrap().iter().find(|job| job["job"] == id).expect("it is named");
+            ["dead", "cancelled", "spared"].map(|what| job[what] == true)
+        };
+        assert_eq!(told(ids[0]), [false, false, false], "{answer}");
+        assert_eq!(told(ids[1]), [false, true, false], "{answer}");
+        assert_eq!(told(ids[2]), [false, false, true], "{answer}");
+        assert_eq!(told(last), [true, false, false], "{answer}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn after_two_lost_workers_a_job_runs_apart_and_after_three_it_is_buried() {
     on_stage(Size::Ci, async |stage| {
         let ids = stage.enqueue_many(&act(), 3).await;

@@ -517,10 +517,16 @@ async fn a_resumed_kind_runs_at_once_though_workers_have_passed_over_its_jobs() 
 async fn a_drained_worker_finishes_what_it_runs_and_gets_nothing_more() {
     on_stage(Size::Ci, async |stage| {
         let client = stage.db.client().await;
-        enqueue(&client, "default", "act", 5, NOW).await;
+        let ids = enqueue(&client, "default", "act", 5, NOW).await;
         let mut hand = hand(stage, &["act"]).await;
         let (jobs, _) = hand.claim(2).await.unwrap();
+        let why = async || {
+            let wait = client.waits_for(ids[4]).await.unwrap().expect("it waits");
+            (wait.reason, client.unhandled_kinds().await.unwrap().len())
+        };
+        assert_eq!(why().await, ("turn".to_owned(), 0));
         assert!(client.drain_worker(hand.worker, true).await.unwrap());
+        assert_eq!(why().await, ("no_worker".to_owned(), 1));
         assert!(!client.drain_worker(9_999, true).await.unwrap());
         assert_eq!(hand.claim(2).await.unwrap().0.len(), 0);
         assert_eq!(client.workers().await.unwrap()[0].state, "drained");
@@ -531,6 +537,7 @@ async fn a_drained_worker_finishes_what_it_runs_and_gets_nothing_more() {
         assert_eq!(client.worker_drained(hand.worker, None).await.unwrap(), 0);
         assert_eq!(client.drained("default", None).await.unwrap(), 0);
         assert!(client.drain_worker(hand.worker, false).await.unwrap());
+        assert_eq!(why().await, ("turn".to_owned(), 0));
         hand.rewind();
         assert_eq!(hand.claim(2).await.unwrap().0.len(), 2);
     })

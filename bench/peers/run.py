@@ -6,23 +6,26 @@
 Builds all first (setup.sh). DATABASE_URL names a superuser of a durable server; psql is on PATH or in the folder PG_BIN.
 Every run has the database tenure_peers to itself, made new; it is dropped at the end.
 
+Round 0 is short: it tries every setting of every peer once, and for each mode the one that works off the most jobs a second
+is kept. The rounds from 1 on use only that one.
+
 Prints one JSON object a line on stdout, each as soon as it is known. The first line is the server, then one for every
 peer, then what was measured, in the order of the runs. Keys, by "what":
 
     server   version, settings (name: value)
     peer     peer, product (name and version), ended (what becomes of completed jobs: "kept", "deleted", or "rotated", which
-             is kept until its part of the storage is dropped as a whole, here within seconds), settings
-    enqueue  peer, round (from 1), mode, concurrency (callers), jobs, seconds, rate (jobs per second),
-             wal (bytes per job), busy
-    work     the same; mode: how the jobs had been enqueued; concurrency: handlers at a time; and handled (calls of
-             handlers: more than jobs when some ran twice)
-    latency  peer, round, jobs, p50_ms and p99_ms (from the commit of the enqueue to the start of the handler), call_p50_ms
-             and call_p99_ms (from before the enqueue), busy
+             is kept until its part of the storage is dropped as a whole, here within seconds), settings (in words)
+    enqueue  peer, round, mode, setting (in words), callers, jobs, seconds, rate (jobs per second), wal (bytes per job), busy
+    work     the same without callers; seconds and rate: until the end of the last job is recorded; handled (calls of
+             handlers: more than jobs when some ran twice), handled_seconds (until the last of them), ended (jobs whose end
+             is recorded)
+    chosen   peer, mode, setting: of round 0
+    latency  peer, round, setting, jobs, p50_ms and p99_ms (from the commit of the enqueue to the start of the handler),
+             call_p50_ms and call_p99_ms (from before the enqueue), busy
     failed   peer, round, run (words), error. What was measured before it in the same run stands, the rest is missing
 
-mode is "bulk" (the peer's call for many jobs, 5,000 at a time), "copy" (COPY, of tenure only: awa's call for many is one),
-or "single" (a call and a commit for each job, by 32 callers). busy is the part of the machine's CPU time that others used
-just before the run, null where that is unknown.
+mode is "bulk" (the peer's call for many jobs, 5,000 at a time) or "single" (a call and a commit for each job, by 32 callers).
+busy is the part of the machine's CPU time that others used just before the run, null where that is unknown.
 
 Progress and a table of medians go to stderr. Exit code 1: a run failed.
 """
@@ -30,156 +33,30 @@ Progress and a table of medians go to stderr. Exit code 1: a run failed.
 import argparse
 import json
 import os
-import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-DATABASE = "tenure_peers"
-RUST = os.path.join(HERE, "target/release/peers")
-OWN_NODE = os.path.join(HERE, "node/node_modules/.bin/node")
+from peers import HERE, PEERS, Peer, Setting
 
-SINGLE_CALLERS = 32
+DATABASE = "tenure_peers"
+
+# The same number for everybody.
+JOBS = {"bulk": 200_000, "single": 50_000}
 LATENCY_JOBS = 150
+CALLERS = {"bulk": 1, "single": 32}
+# Round 0 has a quarter of the jobs, --quick a tenth.
+CHOICE_DIVISOR = 4
 QUICK_DIVISOR = 10
 # A call that takes longer is stuck.
 DRIVER_SECONDS_MAX = 600
 
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 SHOWN = (*DURABLE, "shared_buffers", "max_wal_size", "checkpoint_timeout", "wal_compression", "max_connections")
-
-
-@dataclass
-class Peer:
-    name: str
-    program: str  # the product's name in src/main.rs, or a file in node/
-    package: str
-    ended: str
-    jobs: dict  # concurrency: jobs of a run, so many that it takes some seconds
-    best: int  # the concurrency at which jobs that were enqueued singly are worked off
-    unfinished: str  # a query that gives 0 after the work
-    kept: str = ""  # and one that gives the number of jobs, where they are kept
-    # Fewer than in bulk: the commits of those that notify in each go one after another.
-    singles: int = 20_000
-    modes: tuple = ("bulk",)
-    settings: dict = field(default_factory=dict)
-
-    def command(self):
-        if self.program.endswith(".mjs"):
-            return [OWN_NODE if os.path.exists(OWN_NODE) else "node", os.path.join(HERE, "node", self.program)]
-        return [RUST, self.program]
-
-    def runs(self):
-        for mode in self.modes:
-            for concurrency, jobs in self.jobs.items():
-                if mode == "bulk" or concurrency == self.best:
-                    yield mode, concurrency, jobs
-        if self.singles:
-            yield "single", self.best, self.singles
-        yield "latency", 1, LATENCY_JOBS
-
-
-PGMQ = dict(program="pgmq", package="pgmq", unfinished="select count(*) from pgmq.q_bench")
-AWA = dict(
-    program="awa",
-    package="awa",
-    ended="rotated",
-    unfinished="select count(*) from awa.jobs where state <> 'completed'",
-)
-# The settings of each are those with which it was quickest; tenure has none.
-PEERS = [
-    Peer(
-        name="tenure",
-        program="tenure",
-        package="tenure",
-        ended="kept",
-        jobs={1: 200_000, 8: 200_000, 32: 200_000, 128: 200_000},
-        best=32,
-        singles=50_000,
-        modes=("bulk", "copy"),
-        unfinished="select count(*) from tenure.jobs where status <> 'completed'",
-        kept="select count(*) from tenure.outcome where state = 'c'",
-    ),
-    Peer(
-        name="graphile_worker",
-        program="graphile_worker",
-        package="graphile_worker",
-        ended="deleted",
-        jobs={1: 100_000, 8: 150_000, 32: 150_000},
-        best=32,
-        unfinished="select count(*) from graphile_worker._private_jobs",
-        settings={"PEER_LOCAL_QUEUES": 4, "PEER_LOCAL_QUEUE_JOBS": 500, "PEER_BATCH_MS": 5},
-    ),
-    Peer(
-        name="apalis",
-        program="apalis",
-        package="apalis-postgres",
-        ended="kept",
-        jobs={1: 50_000, 8: 60_000, 32: 60_000},
-        best=32,
-        unfinished="select count(*) from apalis.jobs where status <> 'Done'",
-        kept="select count(*) from apalis.jobs where status = 'Done'",
-        settings={"PEER_BATCH_JOBS": 2_000, "PEER_POLL_MS": 10},
-    ),
-    Peer(
-        name="pgmq",
-        ended="deleted",
-        jobs={1: 200_000, 8: 200_000, 32: 200_000},
-        best=8,
-        singles=50_000,
-        settings={"PEER_BATCH_JOBS": 500, "PEER_ARCHIVE": 0},
-        **PGMQ,
-    ),
-    Peer(
-        name="pgmq-archive",
-        ended="kept",
-        jobs={8: 150_000},
-        best=8,
-        singles=0,
-        kept="select count(*) from pgmq.a_bench",
-        settings={"PEER_BATCH_JOBS": 500, "PEER_ARCHIVE": 1},
-        **PGMQ,
-    ),
-    Peer(
-        name="pg-boss",
-        program="pg-boss.mjs",
-        package="pg-boss",
-        ended="kept",
-        jobs={1: 80_000, 8: 100_000, 32: 100_000},
-        best=8,
-        unfinished="select count(*) from pgboss.job where state <> 'completed'",
-        kept="select count(*) from pgboss.job where state = 'completed'",
-        settings={"PEER_BATCH_JOBS": 1_000},
-    ),
-    Peer(
-        name="awa",
-        jobs={1: 300, 8: 3_000, 32: 12_000, 1_024: 60_000},
-        best=1_024,
-        settings={"PEER_PARTITIONS": 1, "PEER_CLAIM_JOBS": 512},
-        **AWA,
-    ),
-    # As its authors tune it for rate: thousands of handlers at a time.
-    Peer(
-        name="awa-8192",
-        jobs={8_192: 100_000},
-        best=8_192,
-        singles=0,
-        settings={
-            "PEER_PARTITIONS": 2,
-            "PEER_CLAIM_JOBS": 4_096,
-            "AWA_COMPLETION_BATCH_SIZE": 4_096,
-            "AWA_COMPLETION_SHARDS": 1,
-            "AWA_COMPLETION_FLUSH_MS": 10,
-        },
-        **AWA,
-    ),
-]
-MODES = ["bulk", "copy", "single", "latency"]
 
 
 class Server:
@@ -216,6 +93,18 @@ class Server:
         self.psql(f"create database {DATABASE}", self.url)
 
 
+class Run(NamedTuple):
+    """What is done at a time: in a database of its own."""
+
+    peer: Peer
+    mode: str  # bulk, single, latency
+    setting: Setting
+    jobs: int
+
+    def words(self):
+        return f"{self.mode}, {self.setting.words()}, {self.jobs} jobs"
+
+
 class Series:
     def __init__(self, server, peers, rounds, divisor):
         self.server = server
@@ -223,96 +112,134 @@ class Series:
         self.rounds = rounds
         self.divisor = divisor
         self.lines = []
-        self.mark = {}  # the peer and round of the run that goes on
+        self.round = 0
 
     def run(self):
-        for number in range(1, self.rounds + 1):
-            runs = [(peer, *run) for peer in self.peers for run in peer.runs()]
-            # Like beside like: what disturbs the machine for a minute disturbs all peers.
-            runs.sort(key=lambda run: (MODES.index(run[1]), run[2]))
-            # And nobody always follows the same neighbour.
-            for peer, mode, concurrency, jobs in runs if number % 2 else reversed(runs):
-                self.run_one(number, peer, mode, concurrency, max(jobs // self.divisor, 30))
+        for mode in JOBS:
+            for run in tries(self.peers, mode, self.jobs(JOBS[mode] // CHOICE_DIVISOR)):
+                self.run_one(run)
+        chosen = self.choose()
+        # Latency has settings of its own in every driver; what names queues is that of single enqueues.
+        chosen += [run._replace(mode="latency", jobs=self.jobs(LATENCY_JOBS)) for run in chosen if run.mode == "single"]
+        for self.round in range(1, self.rounds + 1):
+            # Like beside like: what disturbs the machine for a minute disturbs all peers. And nobody always follows the
+            # same neighbour.
+            for run in chosen if self.round % 2 else reversed(chosen):
+                self.run_one(run)
 
-    def run_one(self, number, peer, mode, concurrency, jobs):
-        self.mark = {"peer": peer.name, "round": number}
+    def jobs(self, jobs):
+        return max(jobs // self.divisor, 30)
+
+    def choose(self):
+        """The runs of a round: each peer with its best setting. One that never came to an end is left out, and has failed."""
+        chosen = []
+        for mode in JOBS:
+            for peer in self.peers:
+                if setting := best(self.lines, peer, mode):
+                    chosen.append(Run(peer, mode, setting, self.jobs(JOBS[mode])))
+                    self.emit("chosen", peer, mode=mode, setting=setting.words())
+        return chosen
+
+    def run_one(self, run):
         try:
             self.server.make_new()
-            self.drive(peer, "setup")
+            self.drive(run, "setup")
             self.server.psql("checkpoint")
-            if mode == "latency":
+            if run.mode == "latency":
                 busy = busy_share()
-                self.emit("latency", **self.drive(peer, "latency", jobs), busy=busy)
+                answer = self.drive(run, "latency", run.jobs)
+                self.emit("latency", run.peer, setting=run.setting.words(), **answer, busy=busy)
             else:
-                self.enqueue_and_work(peer, mode, concurrency, jobs)
+                self.enqueue_and_work(run)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
-            words = f"{mode}, concurrency {concurrency}, {jobs} jobs"
-            self.emit("failed", run=words, error=str(error)[-500:])
+            self.emit("failed", run.peer, run=run.words(), error=str(error)[-500:])
 
-    def enqueue_and_work(self, peer, mode, concurrency, jobs):
-        callers = SINGLE_CALLERS if mode == "single" else 1
-        enqueue = ["enqueue", jobs, "--mode", mode, "--concurrency", callers]
-        self.measure("enqueue", peer, enqueue, mode=mode, concurrency=callers, jobs=jobs)
+    def enqueue_and_work(self, run):
+        peer, jobs, callers = run.peer, run.jobs, CALLERS[run.mode]
+        enqueued = self.measure(run, "enqueue", jobs, "--mode", run.mode, "--concurrency", callers)
+        self.emit("enqueue", peer, callers=callers, **enqueued)
+        stored = self.server.number(peer.stored)
+        if stored != jobs:
+            raise RuntimeError(f"after the enqueue {stored} of {jobs} jobs are there")
         # As autovacuum would a moment later.
         self.server.psql("analyze")
-        work = ["work", jobs, "--concurrency", concurrency]
-        self.measure("work", peer, work, mode=mode, concurrency=concurrency, jobs=jobs)
-        unfinished = self.server.number(peer.unfinished)
-        if unfinished != 0:
-            raise RuntimeError(f"after the work {unfinished} jobs are unfinished")
-        if peer.kept and (kept := self.server.number(peer.kept)) != jobs:
-            raise RuntimeError(f"after the work {kept} of {jobs} jobs are kept")
+        worked = self.measure(run, "work", jobs, "--concurrency", run.setting.concurrency)
+        self.emit("work", peer, **worked, ended=self.ended(peer, jobs))
 
-    def measure(self, what, peer, arguments, jobs, **known):
+    def ended(self, peer, jobs):
+        """How many jobs have ended, as the tables say."""
+        ended = self.server.number(peer.kept) if peer.kept else jobs - self.server.number(peer.stored)
+        if ended != jobs:
+            raise RuntimeError(f"after the work {ended} of {jobs} jobs have ended")
+        return ended
+
+    def measure(self, run, *arguments):
         busy = busy_share()
         wal = self.server.wal()
-        answer = self.drive(peer, *arguments)
-        wal = (self.server.wal() - wal) / jobs
-        rate = jobs / answer["seconds"]
-        self.emit(what, **known, jobs=jobs, **answer, rate=rate, wal=wal, busy=busy)
+        answer = self.drive(run, *arguments)
+        wal = (self.server.wal() - wal) / run.jobs
+        known = {"mode": run.mode, "setting": run.setting.words(), "jobs": run.jobs}
+        return {**known, **answer, "rate": run.jobs / answer["seconds"], "wal": wal, "busy": busy}
 
-    def drive(self, peer, *arguments):
-        settings = {name: str(value) for name, value in peer.settings.items()}
-        environment = {**os.environ, "DATABASE_URL": self.server.bench_url, **settings}
-        command = [*peer.command(), *map(str, arguments)]
+    def drive(self, run, *arguments):
+        settings = {name: str(value) for name, value in run.setting.more.items()}
+        known = {"DATABASE_URL": self.server.bench_url, "PEER_RECORDED": run.peer.recorded.format(jobs=run.jobs)}
+        command = [*run.peer.command(), *map(str, arguments)]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=DRIVER_SECONDS_MAX, stdin=subprocess.DEVNULL
+            command,
+            env={**os.environ, **settings, **known},
+            capture_output=True,
+            text=True,
+            timeout=DRIVER_SECONDS_MAX,
+            stdin=subprocess.DEVNULL,
         )
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command[1:])}: code {done.returncode}: {done.stderr.strip()[-400:]}")
         return json.loads(done.stdout.splitlines()[-1])
 
-    def emit(self, what, **values):
+    def emit(self, what, peer, **values):
         rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in values.items()}
-        line = {"what": what, **self.mark, **rounded}
+        line = {"what": what, "peer": peer.name, "round": self.round, **rounded}
         self.lines.append(line)
         say(line)
-        told = [f"{key} {line[key]}" for key in ("mode", "concurrency", "rate", "p50_ms", "error") if key in line]
-        print(f"round {line['round']}, {line['peer']}: {what}: {', '.join(told)}", file=sys.stderr)
+        told = [f"{key} {line[key]}" for key in ("mode", "setting", "rate", "p50_ms", "run", "error") if key in line]
+        print(f"round {self.round}, {peer.name}: {what}: {', '.join(told)}", file=sys.stderr)
 
     def failed(self):
         return any(line["what"] == "failed" for line in self.lines)
 
     def median(self, what, key="rate", **wanted):
         def fits(line):
-            return line["what"] == what and all(line.get(name) == value for name, value in wanted.items())
+            return line["what"] == what and line["round"] > 0 and all(line.get(name) == value for name, value in wanted.items())
 
         values = [line[key] for line in self.lines if fits(line)]
         return f"{statistics.median(values):,.{1 if key.endswith('_ms') else 0}f}" if values else ""
 
     def print_table(self):
-        levels = sorted({concurrency for peer in self.peers for concurrency in peer.jobs})
-        columns = ["peer", "completed jobs", "enqueue bulk", "copy", "single"]
-        columns += [f"work {level:,}" for level in levels] + ["enqueued singly", "p50 ms", "p99 ms"]
+        columns = ["peer", "completed jobs", "enqueue bulk", "work bulk", "enqueue single", "work single", "p50 ms", "p99 ms"]
         print_row(columns)
         print_row(["---"] * len(columns))
         for peer in self.peers:
             row = [peer.name, peer.ended]
-            row += [self.median("enqueue", peer=peer.name, mode=mode) for mode in ("bulk", "copy", "single")]
-            row += [self.median("work", peer=peer.name, mode="bulk", concurrency=level) for level in levels]
-            row += [self.median("work", peer=peer.name, mode="single")]
+            row += [self.median(what, peer=peer.name, mode=mode) for mode in JOBS for what in ("enqueue", "work")]
             row += [self.median("latency", key, peer=peer.name) for key in ("p50_ms", "p99_ms")]
             print_row(row)
+
+
+def tries(peers, mode, jobs):
+    """Every setting of every peer once; the first of each, then the second …: like beside like."""
+    count = max(len(peer.settings) for peer in peers)
+    return [Run(peer, mode, peer.settings[n], jobs) for n in range(count) for peer in peers if n < len(peer.settings)]
+
+
+def best(lines, peer, mode):
+    """The setting with which a peer worked off the most jobs a second; none: it never came to an end."""
+    wanted = {"what": "work", "peer": peer.name, "mode": mode, "round": 0}
+    tried = [line for line in lines if all(line.get(name) == value for name, value in wanted.items())]
+    if not tried:
+        return None
+    words = max(tried, key=lambda line: line["rate"])["setting"]
+    return next(setting for setting in peer.settings if setting.words() == words)
 
 
 def print_row(cells):
@@ -340,29 +267,27 @@ def busy_share():
     return round(1 - (idle_later - idle) / max(1, total_later - total), 2)
 
 
-def product(peer):
-    """Name and version, as they are pinned."""
-    if peer.program.endswith(".mjs"):
-        with open(os.path.join(HERE, "node/package.json")) as file:
-            version = json.load(file)["dependencies"][peer.package]
-    else:
-        with open(os.path.join(HERE, "Cargo.lock")) as file:
-            found = re.search(rf'^name = "{peer.package}"\nversion = "([^"]+)"', file.read(), re.MULTILINE)
-        version = found[1]
-    return f"{peer.package} {version}"
+def at_least_one(text):
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 100")
+    return number
 
 
 def read_arguments():
     parser = argparse.ArgumentParser(description="Drives tenure and other queues on one server, all in the same way.")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the jobs, and one round")
-    parser.add_argument("--rounds", type=int, help="3 when not given")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the jobs, and one round: shows that all works")
+    parser.add_argument("--rounds", type=at_least_one, metavar="N", help="after the first short one, 1 to 100; 3 when not given")
     parser.add_argument("--peers", default="", metavar="NAME,NAME", help="only these; all: " + ",".join(p.name for p in PEERS))
     parser.add_argument("--no-build", action="store_true", help="everything is built already")
     arguments = parser.parse_args()
     names = [name for name in arguments.peers.split(",") if name]
     unknown = set(names) - {peer.name for peer in PEERS}
     if unknown:
-        parser.error(f"no such peer: {', '.join(sorted(unknown))}")
+        parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(peer.name for peer in PEERS)}")
     arguments.peers = [peer for peer in PEERS if not names or peer.name in names]
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
     if not os.environ.get("DATABASE_URL"):
@@ -383,8 +308,8 @@ def main():
         subprocess.run([os.path.join(HERE, "setup.sh")], check=True, stdout=sys.stderr)
     say({"what": "server", "version": server.psql("show server_version", server.url), "settings": settings})
     for peer in arguments.peers:
-        known = {"peer": peer.name, "product": product(peer), "ended": peer.ended, "settings": peer.settings}
-        say({"what": "peer", **known})
+        known = {"peer": peer.name, "product": peer.product(), "ended": peer.ended}
+        say({"what": "peer", **known, "settings": [setting.words() for setting in peer.settings]})
     series = Series(server, arguments.peers, arguments.rounds, QUICK_DIVISOR if arguments.quick else 1)
     try:
         series.run()

@@ -21,6 +21,9 @@ if [ ! node/node_modules/.package-lock.json -nt node/package-lock.json ]; then
   npm ci --prefix node --no-audit --no-fund
 fi
 
+# What run.py decides by itself.
+python3 -m unittest --quiet test_run
+
 # Cargo sets these for a program that it runs, and builds some crates anew when they change.
 unset ${!CARGO_PKG_@} ${!CARGO_MANIFEST_@}
 cargo build --release --target-dir target

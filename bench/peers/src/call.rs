@@ -24,8 +24,6 @@ pub(crate) enum Verb {
 pub(crate) enum Mode {
     /// By the product's call for many jobs, one caller.
     Bulk,
-    /// By COPY, where the product has it beside its call for many jobs; one caller.
-    Copy,
     /// A call and a commit for every job, by several callers at a time.
     Single,
 }
@@ -58,9 +56,8 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Mode> {
         Ok(match text {
             "bulk" => Mode::Bulk,
-            "copy" => Mode::Copy,
             "single" => Mode::Single,
-            other => bail!("{other:?} is none of bulk, copy, single"),
+            other => bail!("{other:?} is none of bulk, single"),
         })
     }
 }

@@ -1,10 +1,10 @@
 //! What every product does, and how it is timed.
 //!
 //! - `setup`: makes the product's tables and its queue in an empty database.
-//! - `enqueue N [--mode bulk|copy|single] [--concurrency C]`: enqueues N no-ops with the payload `{"i": …}`. Time: from the
+//! - `enqueue N [--mode bulk|single] [--concurrency C]`: enqueues N no-ops with the payload `{"i": …}`. Time: from the
 //!   first call to the last commit; connections are open before.
-//! - `work N [--concurrency C]`: one worker handles the N jobs that wait. Time: from before the worker is started to the
-//!   N-th handled job. Then the worker is stopped in order, so that all ends are recorded.
+//! - `work N [--concurrency C]`: one worker handles the N jobs that wait. Time: from before the worker is started until the end
+//!   of the last job is recorded (`recorded.rs`), whatever the product thinks of it. Then the worker is stopped in order.
 //! - `latency N`: an idle worker, and N single jobs one after another. Time: from the commit, and from before the call, to
 //!   the start of the handler.
 //!
@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::call::{Call, Mode, Verb};
 use crate::meter;
+use crate::recorded::Recorded;
 
 /// Jobs of one bulk call, for all products: what a loader would do that commits now and then.
 const BULK_JOBS: u64 = 5_000;
@@ -48,11 +49,6 @@ pub(crate) trait Driver: Sized + Send + Sync + 'static {
 
     /// Enqueues these jobs with one call for many, and commits.
     async fn enqueue_bulk(&self, jobs: Range<u64>) -> Result<()>;
-
-    /// The same by COPY.
-    async fn enqueue_copy(&self, _: Range<u64>) -> Result<()> {
-        bail!("this product has no COPY beside its call for many jobs")
-    }
 
     /// Enqueues one job and commits. Callers are numbered from 0, and are tasks of their own.
     fn enqueue_one(&self, caller: usize, job: u64) -> impl Future<Output = Result<()>> + Send;
@@ -85,7 +81,6 @@ pub(crate) async fn run<D: Driver>(call: &Call) -> Result<Value> {
             let began = Instant::now();
             match mode {
                 Mode::Bulk => in_bulk(jobs, |range| driver.enqueue_bulk(range)).await?,
-                Mode::Copy => in_bulk(jobs, |range| driver.enqueue_copy(range)).await?,
                 Mode::Single => singly(driver, jobs, concurrency).await?,
             }
             Ok(json!({ "seconds": began.elapsed().as_secs_f64() }))
@@ -127,13 +122,15 @@ async fn singly<D: Driver>(driver: D, jobs: u64, callers: usize) -> Result<()> {
 }
 
 async fn work<D: Driver>(url: &str, jobs: u64, concurrency: usize) -> Result<Value> {
-    let driver = D::connect(url, 1).await?;
+    let (driver, recorded) = (D::connect(url, 1).await?, Recorded::connect(url).await?);
     meter::expect(jobs);
     let began = Instant::now();
     let stop = driver.start(Load::Full, concurrency).await?;
-    let seconds = (meter::reached().await? - began).as_secs_f64();
+    let handled = meter::reached().await?;
+    let recorded = recorded.wait().await?;
     stop_in_time(stop).await?;
-    Ok(json!({ "seconds": seconds, "handled": meter::seen() }))
+    let seconds = |until: Instant| (until - began).as_secs_f64();
+    Ok(json!({ "seconds": seconds(recorded), "handled_seconds": seconds(handled), "handled": meter::seen() }))
 }
 
 async fn latency<D: Driver>(url: &str, jobs: u64) -> Result<Value> {

@@ -7,6 +7,7 @@ mod call;
 mod contract;
 mod drivers;
 mod meter;
+mod recorded;
 
 use anyhow::{Result, bail};
 

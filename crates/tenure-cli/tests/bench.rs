@@ -1,6 +1,7 @@
 //! `tenure bench` as a person types it: what it prints, what it refuses, and that nothing of it stays.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -129,7 +130,7 @@ async fn latency_mixed_and_floor_give_times_in_order() {
         assert_eq!((&run["jobs"], &run["completed"]), (&100.into(), &100.into()));
         ordered(run, &["wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "wait_max_ms"]);
         assert!(run["run_p50_ms"].as_f64() >= Some(3.0), "handlers that wait for 3 ms: {run}");
-        check_positive(run, &["jobs_per_s", "enqueue_p50_ms", "wal_bytes_per_job", "peak_mb"]);
+        check_positive(run, &["jobs_per_s", "enqueue_p50_ms", "wal_bytes_per_job", "peak_mb", "calls_per_job"]);
         let floor = measured(db, &["floor", "--rows", "1000", "--batch", "300", "--trips", "10"]);
         check_positive(&floor["runs"][0], &["notify_p50_ms", "commit_p50_ms", "copy_per_s"]);
         check_nothing_left(db).await;
@@ -228,23 +229,29 @@ async fn a_schema_that_something_else_made_is_refused_and_left_alone() {
 async fn values_that_make_no_sense_are_named_and_nothing_is_made() {
     with_database(async |db| {
         let cases: &[(&[&str], &[&str])] = &[
-            (&["work", "--jobs", "0"], &["'0'", "--jobs", "1..=100000000"]),
-            (&["work", "--concurrency", "8,0"], &["'0'", "--concurrency", "1..=10000"]),
-            (&["work", "--workers", "257"], &["'257'", "--workers", "1..=256"]),
-            (&["work", "--payload", "19"], &["'19'", "--payload", "20..=65536"]),
-            (&["work", "--history", "-1"], &["-1"]),
+            (&["work", "--jobs", "0"], &["\"0\"", "--jobs", "1 to 100000000"]),
+            (&["work", "--jobs", "-5"], &["\"-5\"", "--jobs", "1 to 100000000"]),
+            (&["work", "--jobs", "99999999999999999999"], &["\"99999999999999999999\"", "1 to 100000000"]),
+            (&["work", "--jobs", "1e6"], &["\"1e6\"", "1 to 100000000"]),
+            (&["work", "--concurrency", "8,0"], &["\"0\"", "--concurrency", "1 to 10000"]),
+            (&["work", "--concurrency", "8,"], &["\"\"", "--concurrency", "1 to 10000"]),
+            (&["work", "--workers", "257"], &["\"257\"", "--workers", "1 to 256"]),
+            (&["work", "--payload", "19"], &["\"19\"", "--payload", "20 to 65536"]),
+            (&["work", "--history", "-1"], &["\"-1\"", "--history", "0 to 1000000000"]),
             (&["work", "--run-time", "2m"], &["2m", "0 to 1m"]),
+            (&["work", "--run-time", "-5ms"], &["\"-5ms\"", "--run-time", "not negative"]),
             (&["work", "--form", "bulk"], &["'bulk'", "single, arrays, copy"]),
-            (&["work", "--rounds", "many"], &["'many'", "--rounds"]),
-            (&["enqueue", "--producers", "201"], &["'201'", "1..=200"]),
-            (&["enqueue", "--batch", "0"], &["'0'", "--batch"]),
+            (&["work", "--rounds", "many"], &["\"many\"", "--rounds", "1 to 100"]),
+            (&["enqueue", "--producers", "201"], &["\"201\"", "1 to 200"]),
+            (&["enqueue", "--batch", "0"], &["\"0\"", "--batch"]),
             (&["latency", "--pause", "5"], &["\"5\" is not a duration"]),
-            (&["mixed", "--rate", "0"], &["'0'", "--rate", "1..=100000"]),
+            (&["mixed", "--rate", "0"], &["\"0\"", "--rate", "1 to 100000"]),
             (&["mixed", "--duration", "500ms"], &["500ms", "1s to 1h"]),
+            (&["mixed", "--rate", "100000", "--duration", "1h"], &["360000000 jobs", "lower --rate or --duration"]),
             (&["late", "--hold", "2m"], &["2m", "10ms to 1m"]),
-            (&["late", "--at-once", "101"], &["'101'", "1..=100"]),
+            (&["late", "--at-once", "101"], &["\"101\"", "1 to 100"]),
             (&["floor", "--within", "25h"], &["25h", "1s to 24h"]),
-            (&["floor", "--trips", "0"], &["'0'", "--trips"]),
+            (&["floor", "--trips", "0"], &["\"0\"", "--trips"]),
             (&["floor", "--schema", "No"], &["\"No\" cannot be the schema", "lower case"]),
             (&["speed"], &["'speed'"]),
         ];
@@ -279,6 +286,26 @@ async fn until_jobs_run(db: &TestDatabase) {
     .await;
 }
 
+fn interrupt(child: &Child) {
+    // SAFETY: a signal to a process that this test started and has not waited for.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
+}
+
+#[test]
+fn ctrl_c_ends_it_also_while_the_server_does_not_answer() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("postgres://nobody@{}/none", silent.local_addr().expect("its address"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(["bench", "floor", "--json"]).env("DATABASE_URL", url).stdin(Stdio::null());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tenure starts");
+    let _connected = silent.accept().expect("it connects");
+    interrupt(&child);
+    let output = child.wait_with_output().expect("its end");
+    let (code, said) = ended(&output);
+    assert_eq!((code, output.stdout.len()), (Some(1), 0), "{said}");
+    assert!(said.contains("the bench was stopped"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_leaves_nothing_and_a_kill_leaves_what_the_next_one_clears() {
     with_database(async |db| {
@@ -294,8 +321,7 @@ async fn ctrl_c_leaves_nothing_and_a_kill_leaves_what_the_next_one_clears() {
 
         let mut second = begun(db);
         until_jobs_run(db).await;
-        // SAFETY: a signal to a process that this test started and has not waited for.
-        unsafe { libc::kill(second.id().cast_signed(), libc::SIGINT) };
+        interrupt(&second);
         assert_eq!(second.wait().expect("its end").code(), Some(1));
         check_nothing_left(db).await;
     })

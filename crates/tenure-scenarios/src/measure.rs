@@ -58,10 +58,26 @@ impl Measure {
 
     /// Whether the bound holds; `None` where there is nothing to hold.
     pub fn held(&self) -> Option<bool> {
-        match self.bound {
-            Bound::AtMost(limit) => Some(self.measured <= limit),
-            Bound::AtLeast(limit) => Some(self.measured >= limit),
-            Bound::Exactly(value) => Some(self.measured == value),
+        self.bound.held_by(self.measured)
+    }
+
+    /// What came out, with its unit, and with so many digits that a reader finds it on the same side of the bound: 0.896 is not
+    /// rounded to the 0.90 that would have been enough.
+    pub fn measured_in_words(&self) -> String {
+        let longer = (1..=DIGITS_MAX).map(|digits| format!("{:.digits$}", self.measured));
+        let mut texts = std::iter::once(Number(self.measured).to_string()).chain(longer);
+        let is_true = |text: &String| text.parse().is_ok_and(|read| self.bound.held_by(read) == self.held());
+        let text = texts.find(is_true).unwrap_or_else(|| self.measured.to_string());
+        format!("{text} {}", self.unit).trim_end().to_owned()
+    }
+}
+
+impl Bound {
+    fn held_by(&self, measured: f64) -> Option<bool> {
+        match self {
+            Bound::AtMost(limit) => Some(measured <= *limit),
+            Bound::AtLeast(limit) => Some(measured >= *limit),
+            Bound::Exactly(value) => Some(measured == *value),
             Bound::Run => Some(false),
             Bound::AimBelow(_) | Bound::Shown => None,
         }
@@ -81,8 +97,11 @@ impl fmt::Display for Bound {
     }
 }
 
+/// Digits behind the point that are tried until the side of the bound is seen.
+const DIGITS_MAX: usize = 9;
+
 /// Digits that a reader wants: none behind the point for large or whole numbers, otherwise two.
-pub struct Number(pub f64);
+struct Number(f64);
 
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -132,12 +151,12 @@ pub fn assert_held(measures: &[Measure]) {
     let measures: Vec<Measure> = measures.iter().filter(ran).cloned().map(Measure::with_slack).collect();
     let measures = measures.as_slice();
     for m in measures {
-        eprintln!("{}: {} {} (bound: {})", m.claim, Number(m.measured), m.unit, m.bound);
+        eprintln!("{}: {} (bound: {})", m.claim, m.measured_in_words(), m.bound);
     }
     let broken: Vec<String> = measures
         .iter()
         .filter(|m| m.held() == Some(false))
-        .map(|m| format!("{}: {} {}, bound {}", m.claim, Number(m.measured), m.unit, m.bound))
+        .map(|m| format!("{}: {}, bound {}", m.claim, m.measured_in_words(), m.bound))
         .collect();
     assert!(broken.is_empty(), "bounds that do not hold:\n  {}", broken.join("\n  "));
 }
@@ -153,5 +172,22 @@ mod tests {
         }
         let times: Vec<f64> = (1..=200).rev().map(f64::from).collect();
         assert_eq!((longest(&times), p99(&times)), (200.0, 199.0));
+    }
+
+    #[test]
+    fn what_is_printed_lies_on_the_same_side_of_the_bound_as_what_was_measured() {
+        let check = |bound, measured, unit, expected: &str| {
+            assert_eq!(Measure::new("claimed", bound, measured, unit).measured_in_words(), expected);
+        };
+        check(Bound::AtLeast(0.9), 0.896, "", "0.896");
+        check(Bound::AtLeast(0.9), 0.904, "", "0.90");
+        check(Bound::AtLeast(0.9), 0.899_999_6, "x", "0.8999996 x");
+        check(Bound::AtMost(1_000.0), 1_000.3, "ms", "1000.3 ms");
+        check(Bound::AtMost(1_000.0), 1_234.3, "ms", "1234 ms");
+        check(Bound::AtMost(0.5), 0.504, "ms", "0.504 ms");
+        check(Bound::AtMost(1.0), f64::INFINITY, "s", "inf s");
+        check(Bound::AtLeast(0.9), 0.9 - f64::EPSILON, "", &(0.9 - f64::EPSILON).to_string());
+        check(Bound::Shown, 0.896, "", "0.90");
+        check(Bound::Exactly(3.0), 3.0, "", "3");
     }
 }

@@ -87,7 +87,7 @@ impl Files {
         let home =
             home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))).context("no home folder")?;
         let mut found = Vec::new();
-        for part in ["crates", "docs", "xtask/src", "benches"] {
+        for part in ["crates", "docs", "xtask/src", "bench/layout"] {
             walk(&child::workspace().join(part), count, &mut found);
         }
         walk(&home.join("registry/src"), count, &mut found);

@@ -1,4 +1,4 @@
-//! The topic `layout`: the ways in which rows can name their jobs, compared by `benches/layout/run.py`.
+//! The topic `layout`: the ways in which rows can name their jobs, compared by `bench/layout/run.py`.
 
 use std::process::Command;
 
@@ -25,7 +25,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ..ServerOptions::default()
     })?;
     let mut command = Command::new("python3");
-    command.arg(child::workspace().join("benches/layout/run.py"));
+    command.arg(child::workspace().join("bench/layout/run.py"));
     command.env("DATABASE_URL", server.url()).env("PG_BIN", server.bin_dir());
     if options.quick {
         command.args(["--quick", "--rounds", "1"]);

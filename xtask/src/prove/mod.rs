@@ -47,7 +47,7 @@ struct Options {
     #[arg(value_enum)]
     topic: Topic,
 
-    /// Small sizes: under two minutes after the build
+    /// Small sizes: under two minutes after the build. Of `speed`, rates and times are then printed and not judged
     #[arg(long)]
     quick: bool,
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tenure_dev::{Options as ServerOptions, Server};
-use tenure_scenarios::{Measure, Size, size};
+use tenure_scenarios::{Bound, Measure, Size, size};
 
 use super::parts::{guarded, is_chosen, refuse_unknown};
 use super::{Options, table};
@@ -69,10 +69,32 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let chosen: Vec<Part> = parts.into_iter().filter(|part| is_chosen(options, part.name, part.quick)).collect();
     let size = if options.quick { Size::Ci } else { Size::Full };
     let (rounds, mut lines) = measured(&chosen, size, options.peers)?;
+    lines.extend(ended(&rounds));
     for part in &chosen {
         lines.extend(guarded(part.name, || (part.lines)(&rounds)).unwrap_or_else(|failed| vec![failed]));
     }
+    if options.quick {
+        lines.iter_mut().for_each(judge_no_speed);
+    }
     table::print("speed", options.quick, options.json, &lines)
+}
+
+/// Every job that was enqueued has ended: the one thing that a small run can show.
+fn ended(rounds: &[Round]) -> Option<Measure> {
+    let reports = rounds.iter().flat_map(|round| round.values());
+    let runs: Vec<&Value> = reports.flat_map(|report| report["runs"].as_array()).flatten().collect();
+    let runs: Vec<&Value> = runs.into_iter().filter(|run| run["completed"].is_u64()).collect();
+    let whole = runs.iter().filter(|run| run["completed"] == run["jobs"]).count();
+    let claim = "runs after which as many jobs had ended as were enqueued";
+    (!runs.is_empty()).then(|| Measure::count(claim, runs.len(), whole))
+}
+
+/// At small sizes rates and times are noise: they are printed, and hold nothing.
+fn judge_no_speed(line: &mut Measure) {
+    match line.bound {
+        Bound::AtMost(_) | Bound::AtLeast(_) => line.bound = Bound::Shown,
+        Bound::Exactly(_) | Bound::AimBelow(_) | Bound::Shown | Bound::Run => {}
+    }
 }
 
 /// All rounds, and the lines of what failed, and of other queues.
@@ -176,6 +198,23 @@ mod tests {
             let holding = parts.iter().filter(|other| other.name.contains(part.name)).count();
             assert_eq!(holding, 1, "--only {:?} chooses others as well", part.name);
         }
+    }
+
+    #[test]
+    fn small_sizes_are_judged_by_the_jobs_that_ended_and_by_no_speed() {
+        let report =
+            |completed: u64| json!({ "runs": [{ "jobs": 50, "completed": completed }, { "jobs": 7, "p50_ms": 1.0 }] });
+        let rounds = |completed| [Round::from([(Run::Work, report(completed)), (Run::Floor, json!({ "runs": [] }))])];
+        let held = |completed| ended(&rounds(completed)).and_then(|line| line.held());
+        assert_eq!((held(50), held(49)), (Some(true), Some(false)));
+        for bound in [Bound::AtLeast(0.9), Bound::AtMost(0.5)] {
+            let mut slow = Measure::new("a ratio", bound, 0.7, "");
+            judge_no_speed(&mut slow);
+            assert_eq!(slow.held(), None);
+        }
+        let mut failed = Measure::did_not_run("a run", "it was stuck");
+        judge_no_speed(&mut failed);
+        assert_eq!(failed.held(), Some(false));
     }
 
     #[test]

@@ -5,7 +5,6 @@ use comfy_table::presets;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde_json::json;
 use tenure_scenarios::Measure;
-use tenure_scenarios::measure::Number;
 
 /// Prints every line.
 ///
@@ -30,7 +29,7 @@ pub(crate) fn print(topic: &str, quick: bool, as_json: bool, lines: &[Measure]) 
 }
 
 fn in_words(line: &Measure) -> String {
-    format!("  {}: {} {}, where the bound is {}", line.claim, Number(line.measured), line.unit, line.bound)
+    format!("  {}: {}, where the bound is {}", line.claim, line.measured_in_words(), line.bound)
 }
 
 fn table(lines: &[Measure]) -> Table {
@@ -38,9 +37,8 @@ fn table(lines: &[Measure]) -> Table {
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["claim", "bound", "measured", "held"]);
     for line in lines {
-        let measured = format!("{} {}", Number(line.measured), line.unit);
         let held = line.held().map_or("", |held| if held { "yes" } else { "NO" });
-        table.add_row([line.claim.clone(), line.bound.to_string(), measured.trim().to_owned(), held.to_owned()]);
+        table.add_row([line.claim.clone(), line.bound.to_string(), line.measured_in_words(), held.to_owned()]);
     }
     for column in [1, 2] {
         if let Some(column) = table.column_mut(column) {

@@ -19,8 +19,6 @@ use crate::meter;
 /// The library's default; it fits single jobs.
 const IDLE_BATCH_JOBS: usize = 10;
 const CONNECTIONS_MIN: usize = 10;
-/// The worker ends before the ends of its last jobs are written.
-const WRITTEN: Duration = Duration::from_millis(1_500);
 
 pub(crate) struct Apalis {
     pool: PgPool,
@@ -70,10 +68,7 @@ impl Driver for Apalis {
         };
         Ok(Box::pin(async move {
             stop.send(()).map_err(|()| anyhow!("the worker ended early"))?;
-            running.await??;
-            // sleep: the library has no sign for it.
-            tokio::time::sleep(WRITTEN).await;
-            Ok(())
+            Ok(running.await??)
         }))
     }
 }

@@ -103,9 +103,8 @@ impl Reader {
         Ok(Reader { client, read, end, jobs })
     }
 
-    /// Handles what one read gives; says how many they were. A message counts when its end is written, not before: there
-    /// is no handler whose start could count.
-    async fn once(&self, load: Load) -> Result<u64> {
+    /// Handles what one read gives, and writes its end; says how many they were.
+    async fn once(&self) -> Result<u64> {
         let rows = self.client.query(&self.read, &[&QUEUE, &self.jobs]).await?;
         if rows.is_empty() {
             return Ok(0);
@@ -113,20 +112,15 @@ impl Reader {
         let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
         let _messages: Vec<Value> = rows.iter().map(|row| row.get(1)).collect();
         let jobs = ids.len() as u64;
-        if load == Load::Idle {
-            meter::handled(jobs);
-        }
+        meter::handled(jobs);
         self.client.query(&self.end, &[&QUEUE, &ids]).await?;
-        if load == Load::Full {
-            meter::handled(jobs);
-        }
         Ok(jobs)
     }
 }
 
 async fn work(reader: Reader, stopped: watch::Receiver<bool>) -> Result<()> {
     while !*stopped.borrow() {
-        if reader.once(Load::Full).await? == 0 {
+        if reader.once().await? == 0 {
             // sleep: PGMQ tells nobody of new messages.
             tokio::time::sleep(PAUSE).await;
         }
@@ -142,7 +136,7 @@ async fn wait_and_work(
 ) -> Result<()> {
     while !*stopped.borrow() {
         let _told_or_not = tokio::time::timeout(IDLE_POLL, told.recv()).await;
-        reader.once(Load::Idle).await?;
+        reader.once().await?;
     }
     Ok(())
 }

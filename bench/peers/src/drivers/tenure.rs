@@ -35,13 +35,8 @@ impl Driver for Tenure {
         Ok(())
     }
 
-    async fn enqueue_copy(&self, jobs: Range<u64>) -> Result<()> {
-        self.client.try_enqueue_copy(jobs.map(job)).await?;
-        Ok(())
-    }
-
     async fn enqueue_one(&self, _: usize, i: u64) -> Result<()> {
-        self.client.enqueue(job(i)?).await?;
+        self.client.enqueue(Enqueue::new(&Noop { i })?.queue(QUEUE)).await?;
         Ok(())
     }
 
@@ -57,8 +52,4 @@ impl Driver for Tenure {
             Ok(())
         }))
     }
-}
-
-fn job(i: u64) -> Result<Enqueue, tenure::Error> {
-    Ok(Enqueue::new(&Noop { i })?.queue(QUEUE))
 }

@@ -1,6 +1,5 @@
 //! The worker processes of a measurement, as their parent sees them.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -9,9 +8,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 
 use super::clock::now_ns;
+use super::ended::Ended;
 use super::place::Place;
 use super::progress::Progress;
-use super::words::{Completed, Ended, Ran, Tell, Word};
+use super::words::{Completed, Ran, Tell, Word};
 use crate::process::{Process, Said};
 
 /// When nothing is heard for so long, beside what a handler takes, the measurement is given up.
@@ -36,20 +36,6 @@ pub struct AtWork {
     pub begun_ns: u64,
     completed: Vec<Completed>,
     silence_max: Duration,
-}
-
-/// What they all did together.
-#[derive(Debug, Default)]
-pub struct Done {
-    /// When how many jobs were completed, by all.
-    pub points: Vec<(u64, u64)>,
-    pub claims: u64,
-    pub flushes: u64,
-    pub completed: u64,
-    /// CPU time until the last job was completed; with [`Tell::Each`]: to the end.
-    pub cpu_us: u64,
-    /// The most memory that one of them had resident; none where the system does not say.
-    pub peak_mb: Option<f64>,
 }
 
 impl Crew {
@@ -144,22 +130,25 @@ impl AtWork {
         }
     }
 
-    /// Stops all workers in order.
+    /// Stops all workers in order, and gives what they did together. Where it is known, their CPU time is that until the last
+    /// job was completed.
     ///
     /// # Errors
     /// One of them could not sign off, or did not say what it did.
-    pub async fn stop(mut self) -> Result<Done> {
+    pub async fn stop(mut self) -> Result<Ended> {
         self.processes.iter_mut().for_each(Process::close_stdin);
-        let mut ended = HashMap::new();
-        while ended.len() < self.processes.len() {
-            if let (n, Word::Ended(end)) = self.next().await? {
+        let mut all = Vec::new();
+        while all.len() < self.processes.len() {
+            if let (n, Word::Ended(mut end)) = self.next().await? {
                 ensure!(end.clean, "{} could not sign off", self.processes[n].name);
-                ended.insert(n, end);
+                if self.completed[n].jobs > 0 {
+                    end.cpu_us = self.completed[n].cpu_us;
+                }
+                all.push(end);
             }
         }
-        let until_last: Vec<u64> = self.completed.iter().map(|completed| completed.cpu_us).collect();
         join_all(self.processes.into_iter().map(Process::end)).await;
-        Ok(Done::of(ended, &until_last))
+        Ok(Ended::together(all))
     }
 
     async fn until_all_said(&mut self, wanted: impl Fn(&Word) -> bool) -> Result<()> {
@@ -193,87 +182,5 @@ async fn listen(n: usize, mut said: Said, told: Sender<(usize, Option<Word>)>) {
     }
     if !last {
         let _ = told.send((n, None)).await; // nobody wants to know
-    }
-}
-
-impl Done {
-    /// `until_last`: the CPU time of each when its last job was completed; 0 where it was not told.
-    fn of(ended: HashMap<usize, Ended>, until_last: &[u64]) -> Done {
-        let mut done = Done::default();
-        let mut all: Vec<(u64, usize, u64)> = Vec::new();
-        for (n, end) in ended {
-            done.claims += end.claims;
-            done.flushes += end.flushes;
-            done.completed += end.completed;
-            done.cpu_us += if until_last[n] > 0 { until_last[n] } else { end.cpu_us };
-            done.peak_mb = done.peak_mb.max_of(end.peak_mb);
-            all.extend(end.points.into_iter().map(|(at, jobs)| (at, n, jobs)));
-        }
-        all.sort_unstable();
-        let (mut by_worker, mut sum) = (HashMap::new(), 0);
-        for (at, n, jobs) in all {
-            sum += jobs - by_worker.insert(n, jobs).unwrap_or(0);
-            done.points.push((at, sum));
-        }
-        done
-    }
-
-    /// Jobs a second in each of so many equal parts of all jobs, from the first completed one on; empty when there are too few
-    /// instants to tell.
-    pub fn slices(&self, jobs: u64, parts: u64) -> Vec<f64> {
-        let Some(&(mut from, mut before)) = self.points.first() else { return Vec::new() };
-        let mut rates = Vec::new();
-        for part in 1..=parts {
-            let wanted = jobs * part / parts;
-            match self.points.iter().find(|(_, sum)| *sum >= wanted) {
-                Some(&(at, sum)) if at > from => {
-                    rates.push((sum - before) as f64 * 1e9 / (at - from) as f64);
-                    (from, before) = (at, sum);
-                }
-                _ => return Vec::new(),
-            }
-        }
-        rates
-    }
-}
-
-/// The larger of two numbers that may be unknown.
-trait MaxOf {
-    fn max_of(self, other: Self) -> Self;
-}
-
-impl MaxOf for Option<f64> {
-    fn max_of(self, other: Option<f64>) -> Option<f64> {
-        match (self, other) {
-            (Some(one), Some(other)) => Some(one.max(other)),
-            (one, other) => one.or(other),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ended(points: &[(u64, u64)], peak_mb: Option<f64>) -> Ended {
-        Ended { points: points.to_vec(), claims: 2, flushes: 3, completed: 10, cpu_us: 500, peak_mb, clean: true }
-    }
-
-    #[test]
-    fn several_workers_are_added_up_in_the_order_of_time() {
-        let all = HashMap::from([(0, ended(&[(10, 4), (30, 10)], None)), (1, ended(&[(20, 5), (40, 10)], Some(21.5)))]);
-        let done = Done::of(all, &[300, 0]);
-        assert_eq!(done.points, [(10, 4), (20, 9), (30, 15), (40, 20)]);
-        assert_eq!((done.claims, done.flushes, done.completed, done.cpu_us, done.peak_mb), (4, 6, 20, 800, Some(21.5)));
-    }
-
-    #[test]
-    fn slices_are_rates_of_equal_parts() {
-        let second = 1_000_000_000;
-        let points = (0..=10).map(|n| (second * (10 + n * n), n * 100)).collect();
-        let done = Done { points, ..Done::default() };
-        assert_eq!(done.slices(1_000, 2), [500.0 / 25.0, 500.0 / 75.0]);
-        assert_eq!(done.slices(2_000, 2), [0.0; 0], "they were not all seen");
-        assert_eq!(Done::default().slices(10, 10), [0.0; 0]);
     }
 }

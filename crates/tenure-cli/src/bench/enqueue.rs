@@ -12,9 +12,8 @@ use super::meter::{Cost, Meter};
 use super::options::EnqueueOptions;
 use super::payload::Payloads;
 use super::place::Place;
-use super::population::{Pin, populate};
-use super::progress::say;
 use super::report::{Figure, Run};
+use super::rounds::in_turns;
 use super::usage;
 use super::{KIND, QUEUE};
 
@@ -152,46 +151,32 @@ async fn produce(
 /// # Errors
 /// The database fails.
 pub async fn run(place: &Place, options: &EnqueueOptions) -> Result<Vec<Run>> {
-    let scene = &options.scene;
-    let payloads = Arc::new(Payloads::new(scene.payload)?);
-    populate(place, scene, &payloads).await?;
-    let mut runs = Vec::new();
-    for round in 1..=options.common.rounds {
-        for &form in &options.forms {
-            for &producers in &options.producers {
-                let jobs = options.jobs.unwrap_or(form.jobs());
-                say(&format!("round {round}: {jobs} jobs, {}, {producers} producers", form.name()));
-                place.prepare(scene).await?;
-                let pin = Pin::open(place, scene).await?;
-                let all = Producers::connect(place, producers, form, options.batch, &payloads).await?;
-                let enqueued = all.measure(place, jobs).await?;
-                pin.close().await?;
-                let stored = "select count(*) from job where id > $1";
-                let stored: i64 = place.sql.query_one(stored, &[&enqueued.before]).await?.get(0);
-                ensure!(stored == i64::from(jobs), "{stored} jobs are stored, {jobs} were enqueued");
-                runs.push(run_of(round, form, producers, jobs, &enqueued));
-            }
+    let mut turns = Vec::new();
+    for &form in &options.forms {
+        for &producers in &options.producers {
+            let jobs = options.jobs.unwrap_or(form.jobs());
+            turns.push((format!("{jobs} jobs, {}, {producers} producers", form.name()), (form, producers, jobs)));
         }
     }
-    Ok(runs)
+    in_turns(place, &options.scene, options.common.rounds, &turns, async |(form, producers, jobs), payloads| {
+        let all = Producers::connect(place, producers, form, options.batch, payloads).await?;
+        let enqueued = all.measure(place, jobs).await?;
+        let stored = "select count(*) from job where id > $1";
+        let stored: i64 = place.sql.query_one(stored, &[&enqueued.before]).await?.get(0);
+        ensure!(stored == i64::from(jobs), "{stored} jobs are stored, {jobs} were enqueued");
+        Ok(run_of(form, producers, jobs, &enqueued))
+    })
+    .await
 }
 
-fn run_of(round: u32, form: Form, producers: u16, jobs: u32, enqueued: &Enqueued) -> Run {
-    let (count, cost) = (f64::from(jobs), &enqueued.cost);
-    Run::new(round)
+fn run_of(form: Form, producers: u16, jobs: u32, enqueued: &Enqueued) -> Run {
+    let count = f64::from(jobs);
+    Run::new()
         .key("form", form.name())
         .key("producers", producers)
         .figure(Figure::rate("jobs_per_s", "jobs/s", count / enqueued.seconds))
-        .figure(Figure::whole("wal_bytes_per_job", "WAL B/job", cost.wal_bytes / count))
-        .figure(Figure::fine("transactions_per_job", "tx/job", cost.transactions / count))
-        .figure(Figure::tenths("database_cpu_us_per_job", "db CPU us/job", cost.session_cpu_us.map(|cpu| cpu / count)))
-        .figure(Figure::tenths(
-            "background_cpu_us_per_job",
-            "db own us/job",
-            cost.background_cpu_us.map(|cpu| cpu / count),
-        ))
+        .cost(&enqueued.cost, count)
         .figure(Figure::tenths("client_cpu_us_per_job", "client CPU us/job", enqueued.client_cpu_us / count))
         .more("jobs", jobs)
         .more("seconds", enqueued.seconds)
-        .more("page_images", cost.page_images)
 }

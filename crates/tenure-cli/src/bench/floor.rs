@@ -41,7 +41,7 @@ pub async fn run(place: &Place, options: &FloorOptions) -> Result<Vec<Run>> {
         let notifications = notifications(place, options.trips).await?;
         let commits = commits(place, options.trips, &payloads).await?;
         let copied = copied(place, options, &payloads).await?;
-        runs.push(run_of(round, options, &notifications, &commits, copied));
+        runs.push(run_of(options, &notifications, &commits, copied).in_round(round));
     }
     Ok(runs)
 }
@@ -117,8 +117,8 @@ async fn copied(place: &Place, options: &FloorOptions, payloads: &Payloads) -> R
     Ok(rate)
 }
 
-fn run_of(round: u32, options: &FloorOptions, notifications: &Times, commits: &Times, copied: f64) -> Run {
-    Run::new(round)
+fn run_of(options: &FloorOptions, notifications: &Times, commits: &Times, copied: f64) -> Run {
+    Run::new()
         .figure(Figure::fine("notify_p50_ms", "NOTIFY p50 ms", notifications.percentile(50)))
         .figure(Figure::fine("notify_p99_ms", "p99", notifications.percentile(99)))
         .figure(Figure::fine("commit_p50_ms", "commit p50 ms", commits.percentile(50)))

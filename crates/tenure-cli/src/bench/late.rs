@@ -17,9 +17,9 @@ use super::crew::{AtWork, Crew};
 use super::options::LateOptions;
 use super::payload::Payloads;
 use super::place::Place;
-use super::population::{Pin, populate};
-use super::progress::{Progress, say};
+use super::progress::Progress;
 use super::report::{Figure, Run};
+use super::rounds::in_turns;
 use super::words::{Ran, Tell};
 use super::{KIND, LATE_KIND, QUEUE};
 
@@ -52,23 +52,17 @@ struct Looked {
 /// # Errors
 /// The database fails, a worker ends, or a job is not found within a minute.
 pub async fn run(place: &Place, options: &LateOptions) -> Result<Vec<Run>> {
-    let payloads = Arc::new(Payloads::new(options.scene.payload)?);
-    populate(place, &options.scene, &payloads).await?;
-    let mut runs = Vec::new();
-    for round in 1..=options.common.rounds {
-        say(&format!("round {round}: {} jobs that commit after {:?}, under a full load", options.jobs, options.hold));
-        place.prepare(&options.scene).await?;
-        let pin = Pin::open(place, &options.scene).await?;
-        let looked = one(place, options, &payloads).await?;
-        pin.close().await?;
-        runs.push(run_of(round, options, looked));
-    }
-    Ok(runs)
+    let (LateOptions { hands, .. }, tell) = (options, Tell::Late);
+    let crew = Crew { workers: hands.workers, concurrency: hands.concurrency, run_time: Duration::ZERO, tell };
+    let turns = [(format!("{} jobs that commit after {:?}, under a full load", options.jobs, options.hold), crew)];
+    in_turns(place, &options.scene, options.common.rounds, &turns, async |crew, payloads| {
+        Ok(run_of(options, one(place, options, crew, payloads).await?))
+    })
+    .await
 }
 
-async fn one(place: &Place, options: &LateOptions, payloads: &Arc<Payloads>) -> Result<Looked> {
-    let LateOptions { workers, concurrency, .. } = *options;
-    let mut at_work = Crew { workers, concurrency, run_time: Duration::ZERO, tell: Tell::Late }.begin(place).await?;
+async fn one(place: &Place, options: &LateOptions, crew: Crew, payloads: &Arc<Payloads>) -> Result<Looked> {
+    let mut at_work = crew.begin(place).await?;
     at_work.until_registered().await?;
     // They end with this set, in whatever they are.
     let mut tasks = JoinSet::new();
@@ -193,11 +187,11 @@ impl Found {
     }
 }
 
-fn run_of(round: u32, options: &LateOptions, looked: Looked) -> Run {
+fn run_of(options: &LateOptions, looked: Looked) -> Run {
     let waits = Times::new(looked.waits);
-    Run::new(round)
-        .key("workers", options.workers)
-        .key("concurrency", options.concurrency)
+    Run::new()
+        .key("workers", options.hands.workers)
+        .key("concurrency", options.hands.concurrency)
         .figure(Figure::fine("p50_ms", "p50 ms", waits.percentile(50)))
         .figure(Figure::fine("p99_ms", "p99 ms", waits.percentile(99)))
         .figure(Figure::fine("max_ms", "max ms", waits.longest()))

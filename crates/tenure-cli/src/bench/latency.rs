@@ -1,6 +1,5 @@
 //! Latency: an idle worker, and one job at a time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -11,9 +10,9 @@ use super::crew::{AtWork, Crew};
 use super::options::LatencyOptions;
 use super::payload::Payloads;
 use super::place::Place;
-use super::population::{Pin, populate};
-use super::progress::{Progress, say};
+use super::progress::Progress;
 use super::report::{Figure, Run};
+use super::rounds::in_turns;
 use super::words::Tell;
 use super::{KIND, QUEUE};
 
@@ -25,23 +24,17 @@ const WARM: u32 = 5;
 /// # Errors
 /// The database fails, or the worker ends.
 pub async fn run(place: &Place, options: &LatencyOptions) -> Result<Vec<Run>> {
-    let payloads = Arc::new(Payloads::new(options.scene.payload)?);
-    populate(place, &options.scene, &payloads).await?;
-    let mut runs = Vec::new();
-    for round in 1..=options.common.rounds {
-        say(&format!("round {round}: {} jobs, one at a time, to an idle worker", options.jobs));
-        place.prepare(&options.scene).await?;
-        let pin = Pin::open(place, &options.scene).await?;
-        let crew = Crew { workers: 1, concurrency: options.concurrency, run_time: Duration::ZERO, tell: Tell::Each };
+    let crew = Crew { workers: 1, concurrency: options.concurrency, run_time: Duration::ZERO, tell: Tell::Each };
+    let turns = [(format!("{} jobs, one at a time, to an idle worker", options.jobs), crew)];
+    in_turns(place, &options.scene, options.common.rounds, &turns, async |crew, payloads| {
         let mut at_work = crew.begin(place).await?;
         at_work.until_registered().await?;
         let client = place.client(1).connect().await?;
-        let (calls, waits) = one_by_one(&client, &mut at_work, options, &payloads).await?;
+        let (calls, waits) = one_by_one(&client, &mut at_work, options, payloads).await?;
         at_work.stop().await?;
-        pin.close().await?;
-        runs.push(run_of(round, options, Times::new(calls), Times::new(waits)));
-    }
-    Ok(runs)
+        Ok(run_of(options, Times::new(calls), Times::new(waits)))
+    })
+    .await
 }
 
 /// How long each took from the call, and from its commit, to the start of the handler.
@@ -71,8 +64,8 @@ async fn one_by_one(
     Ok((calls, waits))
 }
 
-fn run_of(round: u32, options: &LatencyOptions, calls: Times, waits: Times) -> Run {
-    Run::new(round)
+fn run_of(options: &LatencyOptions, calls: Times, waits: Times) -> Run {
+    Run::new()
         .key("concurrency", options.concurrency)
         .figure(Figure::fine("p50_ms", "p50 ms", waits.percentile(50)))
         .figure(Figure::fine("p95_ms", "p95 ms", waits.percentile(95)))

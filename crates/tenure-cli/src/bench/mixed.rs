@@ -11,14 +11,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::clock::{Times, ms_between, now_ns};
-use super::crew::{AtWork, Crew, Done};
+use super::crew::{AtWork, Crew};
+use super::ended::Ended;
 use super::meter::{Cost, Meter};
 use super::options::MixedOptions;
 use super::payload::Payloads;
 use super::place::Place;
-use super::population::{Pin, populate};
 use super::progress::{Progress, say};
 use super::report::{Figure, Run};
+use super::rounds::in_turns;
 use super::words::{Ran, Tell};
 use super::{KIND, QUEUE};
 
@@ -33,12 +34,12 @@ struct Sent {
 }
 
 /// What one round brought.
-struct Load {
+struct Loaded {
     sent: Vec<Sent>,
     ran: HashMap<i64, Ran>,
     seconds: f64,
     cost: Cost,
-    done: Done,
+    ended: Ended,
 }
 
 /// Measures the load.
@@ -46,26 +47,23 @@ struct Load {
 /// # Errors
 /// The database fails, a worker ends, or a job does not run.
 pub async fn run(place: &Place, options: &MixedOptions) -> Result<Vec<Run>> {
-    let payloads = Arc::new(Payloads::new(options.scene.payload)?);
-    populate(place, &options.scene, &payloads).await?;
-    let mut runs = Vec::new();
-    for round in 1..=options.common.rounds {
-        say(&format!("round {round}: {} jobs a second for {:?}", options.rate, options.duration));
-        place.prepare(&options.scene).await?;
-        let pin = Pin::open(place, &options.scene).await?;
-        let load = one(place, options, &payloads).await?;
-        pin.close().await?;
-        runs.push(run_of(round, options, &load));
+    if let Some(warning) = options.overload() {
+        say(&warning);
     }
-    Ok(runs)
+    let (MixedOptions { load, hands, .. }, tell) = (options, Tell::Each);
+    let crew = Crew { workers: hands.workers, concurrency: hands.concurrency, run_time: load.run_time, tell };
+    let turns = [(format!("{} jobs a second for {:?}", options.rate, options.duration), crew)];
+    in_turns(place, &options.scene, options.common.rounds, &turns, async |crew, payloads| {
+        Ok(run_of(options, &one(place, options, crew, payloads).await?))
+    })
+    .await
 }
 
-async fn one(place: &Place, options: &MixedOptions, payloads: &Arc<Payloads>) -> Result<Load> {
-    let MixedOptions { workers, concurrency, run_time, .. } = *options;
-    let mut at_work = Crew { workers, concurrency, run_time, tell: Tell::Each }.begin(place).await?;
+async fn one(place: &Place, options: &MixedOptions, crew: Crew, payloads: &Arc<Payloads>) -> Result<Loaded> {
+    let mut at_work = crew.begin(place).await?;
     at_work.until_registered().await?;
     let mut clients = Vec::new();
-    for _ in 0..options.producers {
+    for _ in 0..options.load.producers {
         clients.push(place.client(1).connect().await?);
     }
     let meter = Meter::start(place).await?;
@@ -74,18 +72,14 @@ async fn one(place: &Place, options: &MixedOptions, payloads: &Arc<Payloads>) ->
     let seconds = ms_between(begun, now_ns()) / 1_000.0;
     let mut cost = meter.cost(place).await?;
     drop(clients);
-    let done = at_work.stop().await?;
+    let ended = at_work.stop().await?;
     meter.settle(place, &mut cost).await?;
-    Ok(Load { sent, ran, seconds, cost, done })
-}
-
-fn jobs_of(options: &MixedOptions) -> u64 {
-    (f64::from(options.rate) * options.duration.as_secs_f64()).round() as u64
+    Ok(Loaded { sent, ran, seconds, cost, ended })
 }
 
 /// All producers together keep the rate; each takes the next job whenever it is free.
 async fn send(clients: &[Client], options: &MixedOptions, payloads: &Arc<Payloads>) -> Result<Vec<Sent>> {
-    let (jobs, next) = (jobs_of(options), Arc::new(AtomicU64::new(0)));
+    let (jobs, next) = (options.jobs(), Arc::new(AtomicU64::new(0)));
     let gap = Duration::from_secs_f64(1.0 / f64::from(options.rate));
     let (start, start_ns) = (Instant::now(), now_ns());
     let mut all = JoinSet::new();
@@ -118,7 +112,7 @@ async fn send(clients: &[Client], options: &MixedOptions, payloads: &Arc<Payload
 
 /// Until every job has run.
 async fn hear(at_work: &mut AtWork, options: &MixedOptions) -> Result<HashMap<i64, Ran>> {
-    let jobs = jobs_of(options);
+    let jobs = options.jobs();
     let mut progress = Progress::new("jobs run", jobs);
     let mut ran = HashMap::new();
     while (ran.len() as u64) < jobs {
@@ -129,18 +123,18 @@ async fn hear(at_work: &mut AtWork, options: &MixedOptions) -> Result<HashMap<i6
     Ok(ran)
 }
 
-fn run_of(round: u32, options: &MixedOptions, load: &Load) -> Run {
-    let Load { sent, ran, seconds, cost, done } = load;
+fn run_of(options: &MixedOptions, load: &Loaded) -> Run {
+    let Loaded { sent, ran, seconds, cost, ended } = load;
     let jobs = sent.len() as f64;
     let times = |of: &dyn Fn(&Sent) -> Option<f64>| Times::new(sent.iter().filter_map(of).collect());
     let calls = times(&|sent| Some(ms_between(sent.called_ns, sent.committed_ns)));
     let waits = times(&|sent| Some(ms_between(sent.committed_ns, ran.get(&sent.job)?.started_ns)));
     let whole = times(&|sent| Some(ms_between(sent.due_ns, ran.get(&sent.job)?.started_ns)));
     let handlers = Times::new(ran.values().map(|run| run.took_ns as f64 / 1e6).collect());
-    Run::new(round)
+    Run::new()
         .key("rate", options.rate)
-        .key("workers", options.workers)
-        .key("concurrency", options.concurrency)
+        .key("workers", options.hands.workers)
+        .key("concurrency", options.hands.concurrency)
         .figure(Figure::rate("jobs_per_s", "jobs/s", jobs / seconds))
         .figure(Figure::fine("enqueue_p50_ms", "enqueue p50 ms", calls.percentile(50)))
         .figure(Figure::fine("enqueue_p99_ms", "p99", calls.percentile(99)))
@@ -150,19 +144,12 @@ fn run_of(round: u32, options: &MixedOptions, load: &Load) -> Run {
         .figure(Figure::fine("wait_max_ms", "max", waits.longest()))
         .figure(Figure::fine("run_p50_ms", "run p50 ms", handlers.percentile(50)))
         .figure(Figure::fine("run_p99_ms", "p99", handlers.percentile(99)))
-        .figure(Figure::whole("wal_bytes_per_job", "WAL B/job", cost.wal_bytes / jobs))
-        .figure(Figure::fine("transactions_per_job", "tx/job", cost.transactions / jobs))
-        .figure(Figure::tenths("database_cpu_us_per_job", "db CPU us/job", cost.session_cpu_us.map(|cpu| cpu / jobs)))
-        .figure(Figure::tenths("worker_cpu_us_per_job", "worker CPU us/job", done.cpu_us as f64 / jobs))
-        .figure(Figure::tenths("peak_mb", "peak MB", done.peak_mb))
+        .cost(cost, jobs)
+        .workers(ended, jobs)
         .more("jobs", sent.len())
-        .more("completed", done.completed)
         .more("seconds", *seconds)
         .more("run_p95_ms", handlers.percentile(95))
         .more("run_max_ms", handlers.longest())
         .more("due_to_start_p50_ms", whole.percentile(50))
         .more("due_to_start_p99_ms", whole.percentile(99))
-        .more("calls_per_job", (done.claims + done.flushes) as f64 / jobs)
-        .more("background_cpu_us_per_job", cost.background_cpu_us.map(|cpu| cpu / jobs))
-        .more("page_images", cost.page_images)
 }

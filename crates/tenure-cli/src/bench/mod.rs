@@ -5,6 +5,7 @@
 
 mod clock;
 mod crew;
+mod ended;
 mod enqueue;
 mod floor;
 mod late;
@@ -17,6 +18,7 @@ mod place;
 mod population;
 mod progress;
 mod report;
+mod rounds;
 mod usage;
 mod words;
 mod work;
@@ -71,16 +73,35 @@ impl Mode {
         }
     }
 
+    /// Why what was typed makes no sense, though each word of it does.
+    pub fn nonsense(&self) -> Option<String> {
+        match self {
+            Mode::Mixed(options) => options.nonsense(),
+            Mode::Enqueue(_) | Mode::Work(_) | Mode::Latency(_) | Mode::Late(_) | Mode::Floor(_) => None,
+        }
+    }
+
+    /// Worker processes at a time, at most.
+    fn workers(&self) -> u16 {
+        match self {
+            Mode::Work(options) => options.workers.iter().copied().max().unwrap_or_default(),
+            Mode::Latency(_) => 1,
+            Mode::Mixed(options) => options.hands.workers,
+            Mode::Late(options) => options.hands.workers,
+            Mode::Enqueue(_) | Mode::Floor(_) => 0,
+        }
+    }
+
     fn settings(&self) -> Value {
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1_000.0;
         match self {
             Mode::Enqueue(o) => json!({ "scene": o.scene, "batch": o.batch }),
             Mode::Work(o) => {
-                json!({ "scene": o.scene, "jobs": o.jobs, "form": o.form, "producers": o.producers, "run_time_ms": ms(o.run_time) })
+                json!({ "scene": o.scene, "jobs": o.jobs, "form": o.form, "producers": o.load.producers, "run_time_ms": ms(o.load.run_time) })
             }
             Mode::Latency(o) => json!({ "scene": o.scene, "jobs": o.jobs, "pause_ms": ms(o.pause) }),
             Mode::Mixed(o) => json!({
-                "scene": o.scene, "duration_ms": ms(o.duration), "producers": o.producers, "run_time_ms": ms(o.run_time)
+                "scene": o.scene, "duration_ms": ms(o.duration), "producers": o.load.producers, "run_time_ms": ms(o.load.run_time)
             }),
             Mode::Late(o) => {
                 json!({ "scene": o.scene, "jobs": o.jobs, "hold_ms": ms(o.hold), "at_once": o.at_once, "producers": o.producers })
@@ -103,7 +124,7 @@ impl Mode {
 
 /// How a measurement ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum End {
     /// With its figures.
     Measured(Box<Report>),
     /// Before it had any, for this reason.
@@ -114,24 +135,34 @@ pub enum Ended {
 ///
 /// # Errors
 /// The database fails, the schema is somebody else's, or a worker ends by itself.
-pub async fn run(mode: &Mode, stop: impl Future<Output = String>) -> Result<Ended> {
+pub async fn run(mode: &Mode, stop: impl Future<Output = String>) -> Result<End> {
     if cfg!(debug_assertions) {
         progress::say(
             "this is a debug build: the CPU time of workers, and all rates, are not those of a release build",
         );
     }
-    let place = Place::open(&mode.common().place).await?;
+    let mut stop = std::pin::pin!(stop);
+    // Nothing is made before there is a place.
+    let place = tokio::select! {
+        place = Place::find(&mode.common().place) => place?,
+        why = &mut stop => return Ok(End::Stopped(why)),
+    };
+    place.server.refuse_crowd(mode.workers())?;
     let server = place.server.clone();
+    let measured = async {
+        place.make().await?;
+        mode.measure(&place).await
+    };
     // The processes of a measurement that is given up are killed as it is dropped.
     let runs = tokio::select! {
-        runs = mode.measure(&place) => runs.map(Ok),
+        runs = measured => runs.map(Ok),
         why = stop => Ok(Err(why)),
     };
     let closed = place.close().await;
     let runs = runs?;
     closed?;
     Ok(match runs {
-        Ok(runs) => Ended::Measured(Box::new(Report { mode: mode.name(), settings: mode.settings(), server, runs })),
-        Err(why) => Ended::Stopped(why),
+        Ok(runs) => End::Measured(Box::new(Report { mode: mode.name(), settings: mode.settings(), server, runs })),
+        Err(why) => End::Stopped(why),
     })
 }

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
-use tenure::{Client, ClientBuilder, MigrateOptions};
+use tenure::{ClientBuilder, MigrateOptions};
 use tokio_postgres::Config;
 
 use super::options::{PlaceOptions, Scene};
@@ -20,6 +20,8 @@ const TRY_LOCK: &str = "select pg_try_advisory_lock(hashtextextended('tenure ben
 const END_MAX: Duration = Duration::from_secs(30);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(20);
+/// Sessions of one worker: they stay as long as it does.
+const WORKER_SESSIONS: i64 = 2;
 /// What is emptied between measurements: all that holds jobs.
 const EMPTY: &str = "truncate job, outcome, ready, later, lease, inbox";
 
@@ -48,19 +50,20 @@ pub struct Server {
     pub wal_compression: String,
     pub shared_buffers: String,
     pub max_wal_size: String,
+    pub max_connections: i64,
     /// Whether this role may ask for a checkpoint: otherwise one may fall into a measurement.
     pub may_checkpoint: bool,
 }
 
 impl Place {
-    /// Connects and makes the schema.
+    /// Connects, and refuses what must not be touched. The schema is not made yet: [`Place::make`].
     ///
     /// # Errors
     /// The server cannot be reached, another bench runs, or the schema is somebody else's.
-    pub async fn open(options: &PlaceOptions) -> Result<Place> {
+    pub async fn find(options: &PlaceOptions) -> Result<Place> {
         let connection = options.connection();
         // Checks the name of the schema before anything is built from it.
-        let client = connection.builder().connect_lazy()?;
+        connection.builder().connect_lazy()?;
         let name = format!("tenure bench {}", std::process::id());
         let config = config(&connection, &name)?;
         let sql = plain_sql::connect(&config).await.context("cannot connect for the bench")?;
@@ -76,16 +79,15 @@ impl Place {
             );
         }
         let (is_local, server) = (is_local(&sql).await?, Server::of(&sql).await?);
-        let place = Place { sql, connection, name, is_local, server, config };
-        if let Err(error) = place.make(&client).await {
-            place.close().await?;
-            return Err(error);
-        }
-        Ok(place)
+        Ok(Place { sql, connection, name, is_local, server, config })
     }
 
-    /// The mark stands before the first table: whatever happens, the schema is known to be ours.
-    async fn make(&self, client: &Client) -> Result<()> {
+    /// Makes the schema, in place of what a former bench left. The mark stands before the first table: however this ends, the
+    /// schema is known to be ours, and [`Place::close`] drops it.
+    ///
+    /// # Errors
+    /// The role may not make a schema, or somebody holds a table of the former one.
+    pub async fn make(&self) -> Result<()> {
         let schema = &self.connection.schema;
         drop_ours(&self.sql, schema).await.context("what a former bench left behind cannot be dropped")?;
         let make = format!(
@@ -94,7 +96,7 @@ impl Place {
         self.sql.batch_execute(&make).await.with_context(|| {
             format!("the schema {schema} cannot be made; it needs the right to create one: grant create on database NAME to ROLE")
         })?;
-        client.migrate(MigrateOptions::default()).await?;
+        self.client(1).connect_lazy()?.migrate(MigrateOptions::default()).await?;
         Ok(())
     }
 
@@ -235,7 +237,7 @@ impl Server {
         const SETTINGS: &str = "
             select current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
                    current_setting('full_page_writes'), current_setting('wal_compression'), current_setting('shared_buffers'),
-                   current_setting('max_wal_size'), pg_has_role('pg_checkpoint', 'usage')";
+                   current_setting('max_wal_size'), current_setting('max_connections')::bigint, pg_has_role('pg_checkpoint', 'usage')";
         let row = sql.query_one(SETTINGS, &[]).await?;
         let server = Server {
             version: row.get(0),
@@ -245,10 +247,25 @@ impl Server {
             wal_compression: row.get(4),
             shared_buffers: row.get(5),
             max_wal_size: row.get(6),
-            may_checkpoint: row.get(7),
+            max_connections: row.get(7),
+            may_checkpoint: row.get(8),
         };
         server.warn();
         Ok(server)
+    }
+
+    /// Rather at once and in plain words than by the one worker that finds no place.
+    ///
+    /// # Errors
+    /// The server takes fewer sessions than so many workers need.
+    pub fn refuse_crowd(&self, workers: u16) -> Result<()> {
+        let (needed, there) = (i64::from(workers) * WORKER_SESSIONS, self.max_connections);
+        ensure!(
+            needed <= there,
+            "{workers} workers need {needed} connections, and the server takes {there} in all: lower --workers, or raise \
+             max_connections"
+        );
+        Ok(())
     }
 
     /// Figures that are not those of a durable queue say so.
@@ -276,6 +293,7 @@ impl Server {
             wal_compression: text(),
             shared_buffers: text(),
             max_wal_size: text(),
+            max_connections: 100,
             may_checkpoint: false,
         }
     }
@@ -292,5 +310,19 @@ impl Server {
             self.shared_buffers,
             self.max_wal_size
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_workers_than_the_server_has_places_for_are_refused_with_the_way_out() {
+        let server = Server { max_connections: 100, ..Server::unknown() };
+        assert!(server.refuse_crowd(50).is_ok());
+        let said = server.refuse_crowd(64).unwrap_err().to_string();
+        assert!(said.contains("64 workers need 128") && said.contains("takes 100"), "{said}");
+        assert!(said.contains("lower --workers, or raise max_connections"), "{said}");
     }
 }

@@ -137,7 +137,9 @@ mod tests {
     async fn place(db: &TestDatabase) -> Place {
         db.sql().await.batch_execute("drop schema tenure cascade").await.expect("dropped");
         let options = PlaceOptions { database_url: db.url().to_owned(), schema: "tenure".to_owned() };
-        Place::open(&options).await.expect("a place")
+        let place = Place::find(&options).await.expect("a place");
+        place.make().await.expect("made");
+        place
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,8 @@ use std::thread::available_parallelism;
 use serde_json::{Map, Value, json};
 
 use super::clock::median;
+use super::ended::Ended;
+use super::meter::Cost;
 use super::place::Server;
 use crate::output;
 
@@ -40,7 +42,7 @@ pub struct Report {
 impl Figure {
     /// Jobs a second and the like: whole, with its range.
     pub fn rate(name: &'static str, title: &'static str, value: impl Into<Option<f64>>) -> Figure {
-        Figure { name, title, digits: 0, with_range: true, value: value.into() }
+        Figure { with_range: true, ..Figure::whole(name, title, value) }
     }
 
     /// Whole.
@@ -64,9 +66,14 @@ impl Figure {
 }
 
 impl Run {
-    /// Of this round.
-    pub fn new(round: u32) -> Run {
-        Run { round, keys: Vec::new(), figures: Vec::new(), more: Vec::new() }
+    /// Without figures.
+    pub fn new() -> Run {
+        Run { round: 1, keys: Vec::new(), figures: Vec::new(), more: Vec::new() }
+    }
+
+    /// The round in which it was measured, from 1.
+    pub fn in_round(self, round: u32) -> Run {
+        Run { round, ..self }
     }
 
     /// What it is compared by.
@@ -85,6 +92,26 @@ impl Run {
     pub fn more(mut self, name: &'static str, value: impl Into<Value>) -> Run {
         self.more.push((name, value.into()));
         self
+    }
+
+    /// What each of so many jobs cost the database.
+    pub fn cost(self, cost: &Cost, jobs: f64) -> Run {
+        let each = |cpu: Option<f64>| cpu.map(|cpu| cpu / jobs);
+        self.figure(Figure::whole("wal_bytes_per_job", "WAL B/job", cost.wal_bytes / jobs))
+            .figure(Figure::fine("transactions_per_job", "tx/job", cost.transactions / jobs))
+            .figure(Figure::tenths("database_cpu_us_per_job", "db CPU us/job", each(cost.session_cpu_us)))
+            .figure(Figure::tenths("background_cpu_us_per_job", "db own us/job", each(cost.background_cpu_us)))
+            .more("page_images", cost.page_images)
+    }
+
+    /// What each of so many jobs cost the workers.
+    pub fn workers(self, ended: &Ended, jobs: f64) -> Run {
+        self.figure(Figure::fine("calls_per_job", "calls/job", (ended.claims + ended.flushes) as f64 / jobs))
+            .figure(Figure::tenths("worker_cpu_us_per_job", "worker CPU us/job", ended.cpu_us as f64 / jobs))
+            .figure(Figure::tenths("peak_mb", "peak MB", ended.peak_mb))
+            .more("completed", ended.completed)
+            .more("claims", ended.claims)
+            .more("flushes", ended.flushes)
     }
 
     fn as_value(&self) -> Value {
@@ -182,8 +209,8 @@ mod tests {
     use super::*;
 
     fn run(round: u32, concurrency: u32, rate: f64, memory: Option<f64>) -> Run {
-        let run = Run::new(round).key("concurrency", concurrency).figure(Figure::rate("jobs_per_s", "jobs/s", rate));
-        run.figure(Figure::tenths("peak_mb", "peak MB", memory)).more("seconds", 2.5)
+        let run = Run::new().key("concurrency", concurrency).figure(Figure::rate("jobs_per_s", "jobs/s", rate));
+        run.figure(Figure::tenths("peak_mb", "peak MB", memory)).more("seconds", 2.5).in_round(round)
     }
 
     fn report() -> Report {

@@ -6,7 +6,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use serde::{Deserialize, Serialize};
-use tenure::Stats;
+
+use super::ended::Ended;
 
 /// Runs that one line holds, at most.
 const RUNS_MAX: usize = 500;
@@ -65,30 +66,6 @@ pub struct Ran {
     pub job: i64,
     pub started_ns: u64,
     pub took_ns: u64,
-}
-
-/// What a worker process did.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Ended {
-    /// When how many jobs were completed.
-    pub points: Vec<(u64, u64)>,
-    pub claims: u64,
-    pub flushes: u64,
-    pub completed: u64,
-    /// CPU time from its beginning to work to the end.
-    pub cpu_us: u64,
-    /// None where the system does not say.
-    pub peak_mb: Option<f64>,
-    /// All was recorded, and the worker has signed off.
-    pub clean: bool,
-}
-
-impl Ended {
-    /// From what a worker counted.
-    pub fn of(stats: &Stats, clean: bool, points: Vec<(u64, u64)>, cpu_us: u64, peak_mb: Option<f64>) -> Ended {
-        let Stats { claims, flushes, completed, .. } = *stats;
-        Ended { points, claims, flushes, completed, cpu_us, peak_mb, clean }
-    }
 }
 
 /// The thread that writes.

@@ -11,8 +11,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::clock::now_ns;
+use super::ended::Ended;
 use super::usage;
-use super::words::{Completed, Ended, Ran, Speaker, Tell, Word};
+use super::words::{Completed, Ran, Speaker, Tell, Word};
 use super::{KIND, LATE_KIND, QUEUE};
 use crate::connection::Connection;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::bench::options::{EnqueueOptions, FloorOptions, LateOptions, LatencyOptions, MixedOptions, WorkOptions};
 use crate::bench::worker::WorkerArgs;
-use crate::bench::{self, Ended, Mode};
-use crate::exit::Outcome;
+use crate::bench::{self, End, Mode};
+use crate::exit::{Failure, Outcome};
 use crate::signals::Signals;
 
 /// Measure what this queue does on your database: rates, latency, and their cost
@@ -14,6 +14,7 @@ use crate::signals::Signals;
 /// its own is made and dropped, also on Ctrl-C; workers are processes of their own, so that their CPU time and memory are theirs
 /// alone. It loads the server as much as it can: measure where nobody is disturbed.
 #[derive(Debug, clap::Subcommand)]
+#[command(mut_subcommands(with_negative_values))]
 pub enum Bench {
     /// How quickly jobs are enqueued: one by one, by arrays, by COPY
     #[command(after_help = "\
@@ -66,6 +67,14 @@ Examples:
     Floor(FloorOptions),
 }
 
+/// So that `--jobs -5` is a number outside of its range, and not an option that nobody knows.
+fn with_negative_values(mode: clap::Command) -> clap::Command {
+    mode.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_hyphen_values(true),
+        false => arg,
+    })
+}
+
 /// Measures and prints. Ctrl-C ends it, and drops the schema.
 pub async fn run(bench: Bench) -> Outcome {
     let mut signals = Signals::listen()?;
@@ -77,12 +86,15 @@ pub async fn run(bench: Bench) -> Outcome {
         Bench::Late(options) => Mode::Late(options),
         Bench::Floor(options) => Mode::Floor(options),
     };
+    if let Some(nonsense) = mode.nonsense() {
+        return Err(Failure::Usage(nonsense));
+    }
     match bench::run(&mode, stop(&mut signals, mode.common().within)).await? {
-        Ended::Measured(report) => {
+        End::Measured(report) => {
             report.print(mode.common().json)?;
             Ok(0)
         }
-        Ended::Stopped(why) => {
+        End::Stopped(why) => {
             eprintln!("tenure: the bench {why}; its schema is gone and its processes have ended");
             Ok(1)
         }

@@ -1,5 +1,7 @@
 //! Other queues on the same server, driven by `bench/peers/run.py`, and tenure's rates against theirs.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tenure_scenarios::{Bound, Measure, Size};
@@ -7,19 +9,28 @@ use tenure_scenarios::{Bound, Measure, Size};
 use super::lines;
 use crate::{child, setup};
 
+const TENURE: &str = "tenure";
 /// Job queues with workers, retries and timeouts.
-const JOB_QUEUES: [&str; 5] = ["graphile_worker", "apalis", "pg-boss", "awa", "awa-8192"];
+const JOB_QUEUES: [&str; 4] = ["graphile_worker", "apalis", "pg-boss", "awa"];
 /// A message queue without any of that.
 const MESSAGE_QUEUE: &str = "pgmq";
-/// Jobs that were enqueued in bulk are worked off so many times as quickly as by the best job queue, and by the message queue.
-const WORK_OF_BEST: f64 = 2.5;
-const WORK_OF_MESSAGES: f64 = 1.5;
-/// The same for jobs that were enqueued one by one.
-const SINGLE_OF_BEST: f64 = 1.5;
-const ENQUEUE_OF_BEST: f64 = 3.0;
-const ENQUEUE_OF_MESSAGES: f64 = 1.0;
 
-/// Builds all, runs all of them in turns, and compares. Takes half an hour; a few minutes at the small size.
+/// What is claimed of one kind of run: tenure's rate against that of the best job queue, and of the message queue.
+struct Claim {
+    what: &'static str,
+    mode: &'static str,
+    words: &'static str,
+    of_best: f64,
+    of_messages: Option<f64>,
+}
+
+const CLAIMS: [Claim; 3] = [
+    Claim { what: "enqueue", mode: "bulk", words: "enqueued in bulk", of_best: 3.0, of_messages: Some(1.0) },
+    Claim { what: "work", mode: "bulk", words: "worked off, enqueued in bulk", of_best: 2.5, of_messages: Some(1.5) },
+    Claim { what: "work", mode: "single", words: "worked off, enqueued one by one", of_best: 1.5, of_messages: None },
+];
+
+/// Builds all, runs all of them in turns, and compares. Takes half an hour or more; some minutes at the small size.
 pub(super) fn lines(url: &str, size: Size) -> Result<Vec<Measure>> {
     let run = child::workspace().join("bench/peers/run.py");
     let mut command = std::process::Command::new(run);
@@ -40,34 +51,39 @@ struct Seen(Vec<Value>);
 
 impl Seen {
     fn lines(&self, size: Size) -> Result<Vec<Measure>> {
+        let mut lines = self.failed();
+        lines.push(self.ended());
+        for claim in CLAIMS {
+            lines.extend(self.compared(&claim, size)?);
+        }
+        Ok(lines)
+    }
+
+    /// The rates of all, and how many times as quick tenure is as the best of them.
+    fn compared(&self, claim: &Claim, size: Size) -> Result<Vec<Measure>> {
         // A tenth of the jobs measures little.
         let at_least = |bound| if size == Size::Full { Bound::AtLeast(bound) } else { Bound::Shown };
-        let mut lines = self.failed();
-        for (what, mode, of_best, of_messages) in [
-            ("enqueue", "bulk", ENQUEUE_OF_BEST, Some(ENQUEUE_OF_MESSAGES)),
-            ("work", "bulk", WORK_OF_BEST, Some(WORK_OF_MESSAGES)),
-            ("work", "single", SINGLE_OF_BEST, None),
-        ] {
-            let claim = match (what, mode) {
-                ("enqueue", _) => "enqueued in bulk".to_owned(),
-                _ => format!("worked off, enqueued {mode}"),
-            };
-            let rate = |peer| self.best(what, mode, peer);
-            let ours = rate("tenure").with_context(|| format!("tenure has no {what}, {mode}"))?;
-            lines.push(Measure::new(format!("{claim}: tenure"), Bound::Shown, ours, "jobs/s"));
-            let theirs: Vec<(&str, f64)> = JOB_QUEUES.iter().filter_map(|peer| Some((*peer, rate(peer)?))).collect();
-            for (peer, rate) in &theirs {
-                lines.push(Measure::new(format!("{claim}: {}", self.product(peer)), Bound::Shown, *rate, "jobs/s"));
-            }
-            let best = theirs.iter().map(|(_, rate)| *rate).reduce(f64::max).context("no job queue ran")?;
-            let against = format!("{claim}: tenure against the best job queue");
-            lines.push(Measure::new(against, at_least(of_best), ours / best, "x"));
-            if let Some(messages) = rate(MESSAGE_QUEUE) {
-                let product = self.product(MESSAGE_QUEUE);
-                lines.push(Measure::new(format!("{claim}: {product}"), Bound::Shown, messages, "messages/s"));
-                let bound = of_messages.map_or(Bound::Shown, at_least);
-                lines.push(Measure::new(format!("{claim}: tenure against {product}"), bound, ours / messages, "x"));
-            }
+        let shown = |peer: &str, rate: f64, unit| {
+            Measure::new(format!("{}: {}", claim.words, self.product(peer)), Bound::Shown, rate, unit)
+        };
+        let ours = self.rates(claim, TENURE);
+        let middle = lines::median_of(ours.values().copied().collect());
+        let middle = middle.with_context(|| format!("tenure has no {}, {}", claim.what, claim.mode))?;
+        let mut lines = vec![shown(TENURE, middle, "jobs/s")];
+        // How many times as quick, within each round; the median of them. None: it did not run.
+        let mut against = |peer: &str, unit| {
+            let theirs = self.rates(claim, peer);
+            lines.push(shown(peer, lines::median_of(theirs.values().copied().collect())?, unit));
+            lines::median_of(theirs.iter().filter_map(|(round, rate)| Some(ours.get(round)? / rate)).collect())
+        };
+        let of_jobs = JOB_QUEUES.iter().filter_map(|peer| against(peer, "jobs/s")).reduce(f64::min);
+        let of_messages = against(MESSAGE_QUEUE, "messages/s");
+        let of_jobs = of_jobs.context("no other job queue ran")?;
+        let words = format!("{}: tenure against the best job queue", claim.words);
+        lines.push(Measure::new(words, at_least(claim.of_best), of_jobs, "x"));
+        if let Some(of_messages) = of_messages {
+            let words = format!("{}: tenure against {}", claim.words, self.product(MESSAGE_QUEUE));
+            lines.push(Measure::new(words, claim.of_messages.map_or(Bound::Shown, at_least), of_messages, "x"));
         }
         Ok(lines)
     }
@@ -76,10 +92,19 @@ impl Seen {
         let failed = self.0.iter().filter(|line| line["what"] == "failed");
         failed
             .map(|line| {
-                let run = format!("{} {}", line["peer"].as_str().unwrap_or("?"), line["run"]);
-                Measure::did_not_run(&run, line["error"].as_str().unwrap_or("it gives no reason"))
+                let word = |name: &str| line[name].as_str().unwrap_or("?");
+                let run = format!("{}: {}, round {}", word("peer"), word("run"), line["round"]);
+                Measure::did_not_run(&run, word("error"))
             })
             .collect()
+    }
+
+    /// Every job that was enqueued has ended: the one thing that a small run can show.
+    fn ended(&self) -> Measure {
+        let runs: Vec<&Value> = self.0.iter().filter(|line| line["what"] == "work").collect();
+        let whole = runs.iter().filter(|run| run["jobs"].is_u64() && run["ended"] == run["jobs"]).count();
+        let claim = "runs of all queues after which as many jobs had ended as were enqueued";
+        Measure::count(claim, runs.len() + self.failed().len(), whole)
     }
 
     fn product<'a>(&'a self, peer: &'a str) -> &'a str {
@@ -87,22 +112,13 @@ impl Seen {
         known.and_then(|line| line["product"].as_str()).unwrap_or(peer)
     }
 
-    /// The median rate of its rounds at its best setting; none: it did not run. COPY is a call for many as well.
-    fn best(&self, what: &str, mode: &str, peer: &str) -> Option<f64> {
-        let fits = |line: &&Value| {
-            let mode_fits = line["mode"] == mode || mode == "bulk" && line["mode"] == "copy";
-            line["what"] == what && line["peer"] == peer && mode_fits
-        };
-        let runs: Vec<&Value> = self.0.iter().filter(fits).collect();
-        let settings = runs.iter().map(|run| (&run["mode"], &run["concurrency"]));
-        settings
-            .filter_map(|setting| median(runs.iter().filter(|run| (&run["mode"], &run["concurrency"]) == setting)))
-            .reduce(f64::max)
+    /// The rate of each round; round 0 only chose the settings.
+    fn rates(&self, claim: &Claim, peer: &str) -> BTreeMap<u64, f64> {
+        let fits = |line: &&Value| line["what"] == claim.what && line["mode"] == claim.mode && line["peer"] == peer;
+        let rates =
+            self.0.iter().filter(fits).filter_map(|line| Some((line["round"].as_u64()?, line["rate"].as_f64()?)));
+        rates.filter(|(round, _)| *round > 0).collect()
     }
-}
-
-fn median<'a>(runs: impl Iterator<Item = &'a &'a Value>) -> Option<f64> {
-    lines::median_of(runs.filter_map(|run| run["rate"].as_f64()).collect())
 }
 
 #[cfg(test)]
@@ -111,39 +127,53 @@ mod tests {
 
     use super::*;
 
-    fn run(what: &str, peer: &str, mode: &str, concurrency: u32, rate: f64) -> Value {
-        json!({ "what": what, "peer": peer, "mode": mode, "concurrency": concurrency, "rate": rate })
+    fn run(what: &str, peer: &str, round: u64, mode: &str, rate: f64) -> Value {
+        json!({ "what": what, "peer": peer, "round": round, "mode": mode, "jobs": 50, "ended": 50, "rate": rate })
+    }
+
+    /// Of the same rate in everything.
+    fn runs(peer: &str, round: u64, rate: f64) -> impl Iterator<Item = Value> {
+        CLAIMS.into_iter().map(move |claim| run(claim.what, peer, round, claim.mode, rate))
+    }
+
+    fn broken(lines: &[Measure]) -> Vec<&str> {
+        lines.iter().filter(|line| line.held() == Some(false)).map(|line| line.claim.as_str()).collect()
     }
 
     #[test]
-    fn the_best_setting_counts_by_the_median_of_its_rounds() {
-        let seen = Seen(vec![
-            run("work", "tenure", "bulk", 8, 10.0),
-            run("work", "tenure", "bulk", 8, 90.0),
-            run("work", "tenure", "bulk", 8, 20.0),
-            run("work", "tenure", "bulk", 32, 30.0),
-            run("work", "tenure", "single", 32, 99.0),
-            run("enqueue", "tenure", "bulk", 1, 5.0),
-            run("enqueue", "tenure", "copy", 1, 7.0),
-        ]);
-        assert_eq!(seen.best("work", "bulk", "tenure"), Some(30.0));
-        assert_eq!(seen.best("enqueue", "bulk", "tenure"), Some(7.0));
-        assert_eq!(seen.best("work", "bulk", "pgmq"), None);
+    fn ratios_are_taken_within_a_round_and_the_first_one_does_not_count() {
+        let mut all: Vec<Value> = runs("tenure", 0, 9_000.0).chain(runs("apalis", 0, 1.0)).collect();
+        // The machine was slow in the second round, for all.
+        for (round, ours, theirs) in [(1, 400.0, 100.0), (2, 40.0, 10.0), (3, 330.0, 110.0)] {
+            all.extend(runs("tenure", round, ours).chain(runs("apalis", round, theirs)).chain(runs("awa", round, 5.0)));
+        }
+        let lines = Seen(all).lines(Size::Full).unwrap();
+        let ratios: Vec<f64> = lines.iter().filter(|line| line.unit == "x").map(|line| line.measured).collect();
+        assert_eq!(ratios, [4.0; 3], "the median of 4, 4 and 3");
+        assert_eq!(broken(&lines), [""; 0]);
     }
 
     #[test]
     fn what_is_slower_than_claimed_or_failed_does_not_hold() {
-        let mut all = vec![json!({ "what": "failed", "peer": "awa", "run": ["work"], "error": "it was stuck" })];
+        let mut all =
+            vec![json!({ "what": "failed", "peer": "awa", "round": 0, "run": "bulk", "error": "it was stuck" })];
         for (peer, rate) in [("tenure", 100.0), ("apalis", 50.0), ("pgmq", 60.0)] {
-            for (what, mode) in [("enqueue", "bulk"), ("work", "bulk"), ("work", "single")] {
-                all.push(run(what, peer, mode, 8, rate));
-            }
+            all.extend(runs(peer, 1, rate));
         }
-        let lines = Seen(all).lines(Size::Full).unwrap();
-        let broken: Vec<&str> =
-            lines.iter().filter(|line| line.held() == Some(false)).map(|line| line.claim.as_str()).collect();
-        assert_eq!(broken.len(), 3, "{broken:?}");
-        assert!(broken[0].contains("it was stuck"), "{broken:?}");
-        assert!(broken[1..].iter().all(|claim| claim.contains("against the best job queue")), "{broken:?}");
+        let seen = Seen(all);
+        let (full, small) = (seen.lines(Size::Full).unwrap(), seen.lines(Size::Ci).unwrap());
+        let full = broken(&full);
+        assert_eq!(full.len(), 4, "{full:?}");
+        assert!(full[0].contains("awa: bulk, round 0: did not run: it was stuck"), "{full:?}");
+        assert!(full[2..].iter().all(|claim| claim.contains("against the best job queue")), "{full:?}");
+        assert_eq!(broken(&small), full[..2], "small sizes say nothing of rates, only that it works");
+    }
+
+    #[test]
+    fn a_run_that_left_jobs_does_not_hold_at_any_size() {
+        let mut all: Vec<Value> = runs("tenure", 1, 100.0).chain(runs("apalis", 1, 10.0)).collect();
+        all[1]["ended"] = json!(49);
+        let lines = Seen(all).lines(Size::Ci).unwrap();
+        assert_eq!(broken(&lines), ["runs of all queues after which as many jobs had ended as were enqueued"]);
     }
 }

@@ -22,7 +22,7 @@ begin
       format('Use %s; how long jobs are kept is set by set_keep.', (select string_agg(s.name, ' or ' order by s.name) from tenure.settings() s)));
   end if;
   if p_value not between v_known.lowest and v_known.highest then
-    perform tenure.refuse('TN002', format('%s %s is outside %s to %s', p_name, p_value, v_known.lowest, v_known.highest), 'Null, or `tenure setting unset`, sets it back to the default.');
+    perform tenure.refuse('TN002', format('%s %s is outside %s to %s', p_name, p_value, v_known.lowest, v_known.highest), 'Null sets it back to the default.');
   end if;
   if p_value is null then
     delete from tenure.setting s where s.name = p_name;

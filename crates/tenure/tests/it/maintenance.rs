@@ -488,7 +488,8 @@ pub(crate) async fn buffers(sql: &tokio_postgres::Client, statement: &str) -> i6
 async fn turns_and_naps_behind_an_old_snapshot_make_no_claim_and_no_enqueue_dearer() {
     on_stage(Size::Ci, async |stage| {
         const TIMES: usize = 2_000;
-        let hand = stage.hand(&Registration::default()).await;
+        // However long a busy machine takes for them.
+        let hand = stage.hand(&Registration { lease_ms: 3_600_000, ..Registration::default() }).await;
         let (claim, enqueue) = (hand.claim_text(1), "select tenure.enqueue('other', '{}')");
         let forgotten = stage.db.sql().await;
         forgotten

@@ -314,7 +314,11 @@ def main():
     try:
         series.run()
     finally:
-        server.drop()
+        try:
+            server.drop()
+        except RuntimeError as error:
+            # Whoever stopped this may have stopped the server as well.
+            print(f"the database {DATABASE} is left behind: {error}", file=sys.stderr)
     series.print_table()
     sys.exit(1 if series.failed() else 0)
 

@@ -286,6 +286,29 @@ async fn until_jobs_run(db: &TestDatabase) {
     .await;
 }
 
+#[test]
+fn a_server_that_is_not_there_is_named_with_the_way_out() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(["bench", "work"]).env("DATABASE_URL", "postgres://u@127.0.0.1:1/none").stdin(Stdio::null());
+    let (code, said) = ended(&command.output().expect("tenure starts"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("u@127.0.0.1:1/none") && said.contains("is the server running"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_workers_than_the_server_takes_are_refused_before_anything_is_made() {
+    with_database(async |db| {
+        let max = count(db, "select current_setting('max_connections')::bigint").await;
+        let workers = format!("1,{}", max / 2 + 1);
+        let output = bench(db, &["work", "--workers", &workers]).output().expect("tenure starts");
+        let (code, said) = ended(&output);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("lower --workers") && !said.contains("round 1"), "{said}");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
 fn interrupt(child: &Child) {
     // SAFETY: a signal to a process that this test started and has not waited for.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };

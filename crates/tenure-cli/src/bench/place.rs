@@ -62,9 +62,9 @@ impl Place {
     /// The server cannot be reached, another bench runs, or the schema is somebody else's.
     pub async fn find(options: &PlaceOptions) -> Result<Place> {
         let connection = options.connection();
-        // Checks the name of the schema before anything is built from it.
-        connection.builder().connect_lazy()?;
         let name = format!("tenure bench {}", std::process::id());
+        // Checks the name of the schema before anything is built from it, and names a server that cannot be reached.
+        connection.builder().pool_size(1).application_name(&name).connect().await?;
         let config = config(&connection, &name)?;
         let sql = plain_sql::connect(&config).await.context("cannot connect for the bench")?;
         let schema = &connection.schema;

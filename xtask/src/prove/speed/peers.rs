@@ -61,7 +61,7 @@ impl Seen {
 
     /// The rates of all, and how many times as quick tenure is as the best of them.
     fn compared(&self, claim: &Claim, size: Size) -> Result<Vec<Measure>> {
-        // A tenth of the jobs measures little.
+        // So few jobs measure nothing.
         let at_least = |bound| if size == Size::Full { Bound::AtLeast(bound) } else { Bound::Shown };
         let shown = |peer: &str, rate: f64, unit| {
             Measure::new(format!("{}: {}", claim.words, self.product(peer)), Bound::Shown, rate, unit)

@@ -10,6 +10,8 @@ mod newcomer;
 mod queue;
 #[path = "verbs/schema.rs"]
 mod schema;
+#[path = "verbs/stats.rs"]
+mod stats;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

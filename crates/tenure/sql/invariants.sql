@@ -55,3 +55,7 @@ select n.job_id, n.place from noted n
 where not exists (select from tenure.job j where j.id = n.job_id) and not exists (select from tenure.dead_letter d where d.job_id = n.job_id)
   and not exists (select from tenure.partition p where p.walk = 's' and n.job_id >= p.first_block * 128 and n.job_id < p.end_block * 128)
 limit 100;
+
+-- name: folded: the fold has passed over no statistics that it did not take
+select d.id, w.place from tenure.stat_delta d cross join (select x.place from tenure.duty x where x.name = 'deltas') w where d.id <= w.place
+limit 100;

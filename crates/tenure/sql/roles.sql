@@ -21,15 +21,17 @@ grant insert (kind, payload, queue, priority, run_at, max_attempts, timeout_ms) 
 
 grant execute on function tenure.register_worker, tenure.attach_worker, tenure.heartbeat, tenure.leave_worker, tenure.claim, tenure.sleep, tenure.wake,
   tenure.complete_many, tenure.fail, tenure.release, tenure.ended_by, tenure.leases_of, tenure.note_overruns, tenure.refuse_kinds, tenure.tick, tenure.net, tenure.retain,
+  tenure.record_stats, tenure.fold_stats,
   tenure.complete(bigint, bigint, json), tenure.complete(bigint, bigint, jsonb), tenure.complete(bigint, bigint, text),
   tenure.progress(bigint, bigint, json), tenure.progress(bigint, bigint, jsonb), tenure.progress(bigint, bigint, text) to tenure_worker;
 
-grant execute on function tenure.jobs_in, tenure.leases, tenure.end_of, tenure.idempotency_key_of, tenure.queue_stats, tenure.sightings, tenure.keeps, tenure.settings, tenure.unhandled_kinds, tenure.pick_jobs, tenure.count_jobs, tenure.waits_for, tenure.line_of, tenure.outline to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
+grant execute on function tenure.jobs_in, tenure.leases, tenure.end_of, tenure.idempotency_key_of, tenure.queue_stats, tenure.sightings, tenure.keeps, tenure.settings, tenure.unhandled_kinds, tenure.pick_jobs, tenure.count_jobs, tenure.waits_for, tenure.line_of, tenure.outline,
+  tenure.stats, tenure.worker_stats, tenure.uncounted_since, tenure.percentile_ms to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.jobs to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.kind_pause, tenure.worker_list, tenure.replacement, tenure.migration to tenure_viewer, tenure_admin, tenure_worker;
 
 grant execute on function tenure.cancel, tenure.cancel_many, tenure.discard, tenure.pause, tenure.resume, tenure.pause_kind, tenure.resume_kind, tenure.settle_pause,
-  tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick, tenure.net, tenure.set_keep, tenure.set_setting, tenure.retain, tenure.walk_anew, tenure.retain_preview,
+  tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick, tenure.net, tenure.set_keep, tenure.set_setting, tenure.retain, tenure.walk_anew, tenure.retain_preview, tenure.fold_stats,
   tenure.requeue(bigint, json, timestamptz), tenure.requeue(bigint, jsonb, timestamptz), tenure.requeue(bigint, text, timestamptz) to tenure_admin;
 grant execute on function tenure.retain_preview to tenure_viewer;
 -- It names roles and programs of other sessions: for those who operate.

@@ -3,6 +3,7 @@
 -- sequences
 sequence block_id cache 1
 sequence lease_id cache 1
+sequence stat_delta_id cache 1
 sequence worker_id cache 1
 
 -- tables
@@ -55,6 +56,8 @@ table duty
   next_at timestamp with time zone not null
   place bigint not null default 0
   few_workers boolean not null default false
+  mark bigint
+  mark_xid xid8
   duty_pkey PRIMARY KEY (name)
   CREATE INDEX duty_newest ON tenure.duty USING btree (name, next_at DESC)
 table former_worker
@@ -249,6 +252,60 @@ table snooze
   last_at timestamp with time zone not null
   snooze_counts_from_one CHECK ((snoozes >= 1))
   snooze_pkey PRIMARY KEY (job_id)
+table stat_delta
+  id bigint not null
+  minute timestamp with time zone not null
+  queue text not null
+  kind text not null
+  started integer not null default 0
+  completed integer not null default 0
+  failed integer not null default 0
+  retried integer not null default 0
+  dead integer not null default 0
+  cancelled integer not null default 0
+  snoozed integer not null default 0
+  released integer not null default 0
+  rescued integer not null default 0
+  overruns integer not null default 0
+  wait_buckets smallint[] not null default '{}'::smallint[]
+  wait_counts integer[] not null default '{}'::integer[]
+  run_buckets smallint[] not null default '{}'::smallint[]
+  run_counts integer[] not null default '{}'::integer[]
+  stat_delta_histograms_fit CHECK (((cardinality(wait_buckets) = cardinality(wait_counts)) AND (cardinality(run_buckets) = cardinality(run_counts))))
+  stat_delta_pkey PRIMARY KEY (id)
+table stat_minute with (fillfactor=80)
+  minute timestamp with time zone not null
+  queue text not null
+  kind text not null
+  enqueued bigint not null default 0
+  started bigint not null default 0
+  completed bigint not null default 0
+  failed bigint not null default 0
+  retried bigint not null default 0
+  dead bigint not null default 0
+  cancelled bigint not null default 0
+  snoozed bigint not null default 0
+  released bigint not null default 0
+  rescued bigint not null default 0
+  overruns bigint not null default 0
+  wait_buckets smallint[] not null default '{}'::smallint[]
+  wait_counts integer[] not null default '{}'::integer[]
+  run_buckets smallint[] not null default '{}'::smallint[]
+  run_counts integer[] not null default '{}'::integer[]
+  stat_minute_pkey PRIMARY KEY (minute, queue, kind)
+table stat_worker with (fillfactor=50)
+  minute timestamp with time zone not null
+  worker_id bigint not null
+  last_seq bigint not null
+  claim_buckets smallint[] not null
+  claim_counts integer[] not null
+  flush_buckets smallint[] not null
+  flush_counts integer[] not null
+  memory_bytes bigint
+  group_memory_bytes bigint
+  throttled_ms bigint not null
+  stat_worker_histograms_fit CHECK (((cardinality(claim_buckets) = cardinality(claim_counts)) AND (cardinality(flush_buckets) = cardinality(flush_counts))))
+  stat_worker_pkey PRIMARY KEY (minute, worker_id)
 table worker with (fillfactor=50)
   id bigint not null
   token uuid not null
@@ -289,7 +346,7 @@ function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
 function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT busy bigint, OUT place text, OUT after text[]) returns record
 function cancel_settled(p_job bigint) returns text
-function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes integer[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, idempotency_key text, payload json)
+function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes integer[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, due_at timestamp with time zone, idempotency_key text, payload json)
 function commit_inbox() returns trigger
 function complete(p_job bigint, p_fence bigint, p_result json DEFAULT NULL::json) returns void
 function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[], p_result_jobs bigint[], p_results json[]) returns TABLE(lease_id bigint, strip bit varying)
@@ -302,6 +359,7 @@ function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::te
 function enqueue_inbox() returns SETOF bigint
 function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
 function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_id bigint, status text)
+function fold_stats(p_limit integer DEFAULT 20000) returns json
 function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
 function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms bigint, dead_ms bigint)
 function leases() returns TABLE(attempt smallint, leased_at timestamp with time zone, worker_id bigint, blocks bigint[], strip bit varying)
@@ -318,6 +376,7 @@ function pick_jobs(p_statuses text[], p_queue text, p_kind text, p_before bigint
 function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
 function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
 function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
+function record_stats(p_worker bigint, p_seq bigint, p_minute timestamp with time zone, p_groups json, p_self json DEFAULT '{}'::json) returns boolean
 function refuse_kinds(p_worker bigint, p_token uuid, p_kinds text[], p_reasons text[]) returns boolean
 function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean, p_former bigint DEFAULT NULL::bigint) returns TABLE(worker_id bigint, token uuid)
 function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[]) returns TABLE(lease_id bigint, strip bit varying)
@@ -333,12 +392,15 @@ function settings() returns TABLE(name text, value bigint, lowest bigint, highes
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean)
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
+function stats(p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_by text[] DEFAULT '{queue,kind}'::text[], p_step interval DEFAULT '00:01:00'::interval) returns TABLE(at timestamp with time zone, queue text, kind text, enqueued bigint, started bigint, completed bigint, failed bigint, retried bigint, dead bigint, cancelled bigint, snoozed bigint, released bigint, rescued bigint, overruns bigint, wait_p50_ms double precision, wait_p95_ms double precision, wait_p99_ms double precision, run_p50_ms double precision, run_p95_ms double precision, run_p99_ms double precision, wait_buckets smallint[], wait_counts bigint[], run_buckets smallint[], run_counts bigint[])
 function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
+function uncounted_since() returns timestamp with time zone
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone, refused text)
 function vacuum_horizon() returns json
 function waits_for(p_job bigint) returns TABLE(reason text, explained text)
 function wake(p_worker bigint, p_token uuid) returns void
 function walk_anew(p_exact boolean DEFAULT true) returns void
+function worker_stats(p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(worker_id bigint, name text, last_at timestamp with time zone, claims bigint, claim_p50_ms double precision, claim_p99_ms double precision, flushes bigint, flush_p50_ms double precision, flush_p99_ms double precision, memory_bytes bigint, group_memory_bytes bigint, throttled_ms bigint, claim_buckets smallint[], claim_counts bigint[], flush_buckets smallint[], flush_counts bigint[])
 
 -- functions that those build on
 function add_partition(p_first bigint, p_end bigint) returns void
@@ -358,18 +420,23 @@ function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
+function check_stats(p_groups json, p_self json) returns void
 function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
 function chosen_jobs(p_block bigint, p_mask bit, p_before timestamp with time zone, OUT jobs bigint[], OUT mask bit) returns record
 function complete(p_job bigint, p_fence bigint, p_result jsonb) returns void
 function complete(p_job bigint, p_fence bigint, p_result text) returns void
 function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[]) returns bit varying
+function count_blocks(p_after bigint, p_last bigint, p_blocks integer, OUT jobs bigint, OUT last bigint) returns record
+function count_enqueued(p_block bigint, p_xid xid8, p_limit integer, OUT jobs bigint, OUT more boolean) returns record
+function count_jobs_one_by_one(p_after bigint, p_last bigint, p_limit integer, OUT jobs bigint, OUT last bigint) returns record
 function cut_text(p_text text) returns text
 function declare_dead() returns integer
+function draw_marks(OUT block bigint, OUT delta bigint, OUT xid xid8) returns record
 function drop_range(p_first bigint) returns bigint
 function drop_ranges() returns integer
 function drop_unused(p_ranges bigint[], p_drawn bigint) returns bigint
 function empty_range(r tenure.partition) returns tenure.partition
-function end_cancelled(p_jobs bigint[], p_attempt smallint) returns integer
+function end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
 function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
 function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
 function enqueue(p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns bigint
@@ -378,13 +445,17 @@ function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
+function fold_deltas(p_delta bigint, p_xid xid8, OUT rows bigint, OUT more boolean) returns record
+function fold_range(p_after bigint, p_last bigint) returns void
 function follow_cancel(p_job bigint, p_worker bigint) returns boolean
 function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
 function forget_sleepers() returns bigint
+function forget_stats() returns bigint
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
+function is_histogram(p_buckets smallint[], p_counts integer[]) returns boolean
 function jobs_before(r tenure.partition) returns bigint
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
 function join_bits(bit varying) returns bit varying
@@ -411,15 +482,20 @@ function look(r tenure.partition, p_limit integer, p_end_at timestamp with time 
 function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
+function merge_histograms(p_buckets smallint[], p_counts integer[], p_more_buckets smallint[], p_more_counts integer[], OUT buckets smallint[], OUT counts integer[]) returns record
 function minute() returns bigint
+function minute_of(p_at timestamp with time zone) returns timestamp with time zone
 function next_look(r tenure.partition) returns timestamp with time zone
 function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zone) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
+function note_cancelled(p_jobs bigint[]) returns void
+function note_ends(p_queue text, p_kind text, p_cancelled bigint, p_rescued bigint, p_dead bigint) returns void
 function note_queue(p_queue text) returns void
 function outline(p_message text) returns text
 function partition_name(p_table text, p_first bigint, p_end bigint) returns text
 function pause_readers() returns TABLE(virtualtransaction text, pid integer)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
+function percentile_ms(p_buckets smallint[], p_counts bigint[], p_part double precision) returns double precision
 function pick_in_state(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer, p_requeued boolean) returns SETOF bigint
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
 function progress(p_job bigint, p_fence bigint, p_progress jsonb) returns boolean
@@ -437,8 +513,12 @@ function retain_dead(p_limit integer) returns bigint
 function retain_range(p_limit integer) returns TABLE(removed bigint, emptied integer)
 function second_sighting_at(w tenure.worker) returns timestamp with time zone
 function set_turn(p_duty text, p_next_at timestamp with time zone) returns boolean
+function settled_mark(p_drawn bigint, p_xid xid8, p_mark bigint, p_mark_xid xid8) returns bigint
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
+function stats_kept(p_setting text) returns interval
+function stats_of_groups(p_groups json) returns TABLE(queue text, kind text, started integer, completed integer, failed integer, retried integer, dead integer, cancelled integer, snoozed integer, released integer, overruns integer, wait_buckets smallint[], wait_counts integer[], run_buckets smallint[], run_counts integer[])
+function stats_of_worker(p_self json) returns TABLE(claim_buckets smallint[], claim_counts integer[], flush_buckets smallint[], flush_counts integer[], memory_bytes bigint, group_memory_bytes bigint, throttled_ms bigint)
 function storable(p_json json) returns json
 function sweep(r tenure.partition, p_end_at timestamp with time zone) returns tenure.partition
 function take_cancel_requests(p_jobs bigint[]) returns bigint[]

@@ -17,12 +17,13 @@ pub use client::pause::{KindPause, WaitReason};
 pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
 pub use client::retention::{Keep, Prunable, Pruned};
 pub use client::settings::Setting;
+pub use client::stats::{Statistics, StatsBy, StatsFilter, StatsRow, WorkerStats};
 pub use client::verbs;
 pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, connection_config, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Cause, DeadRows, Enqueue, Fail, Holder, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Snapshot,
+    Cause, DeadRows, Enqueue, Fail, Histogram, Holder, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Snapshot,
     VacuumHorizon, Verdict, classify, lifecycle, limits,
 };
 pub use store::migrate::Migrated;

@@ -11,6 +11,7 @@ mod ndjson;
 pub mod prune;
 pub mod queue;
 pub mod setting;
+pub mod stats;
 pub mod status;
 pub mod work;
 pub mod worker;
@@ -29,6 +30,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Dead(dead) => dead::run(dead).await,
         Command::Setting(setting) => setting::run(setting).await,
         Command::Prune(prune) => prune::run(prune).await,
+        Command::Stats(stats) => stats::run(stats).await,
         Command::Status(status) => status::run(status).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker(args).await,

@@ -70,6 +70,12 @@ async fn bad_input_is_named_with_the_way_out_and_nothing_is_enqueued() {
         (&["dead", "discard", "--all", "--kind", "k"], &["exclude each other"]),
         (&["dead", "requeue", "1", "2", "--payload", "1"], &["--payload is for one job"]),
         (&["dead", "list", "--before", "x"], &["how long ago"]),
+        (&["stats", "--since", "x"], &["how long ago"]),
+        (&["stats", "--step", "1h"], &["--by minute"]),
+        (&["stats", "--by", "minute", "--step", "90s"], &["in steps of 90s", "whole minutes"]),
+        (&["stats", "--by", "minute", "--since", "30d"], &["more than 10000 rows", "longer steps"]),
+        (&["stats", "--by", "worker"], &["'worker'", "minute"]),
+        (&["stats", "--queue", ""], &["queue name is empty"]),
     ];
     with_database(async |db| {
         for (args, parts) in cases {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use tenure::testing::until;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::protocol::{Hand, Registration};
@@ -13,7 +14,7 @@ use crate::{Act, Bound, Measure, Stage, size};
 /// Ranges of job and outcome.
 const PARTITIONS: i64 = 64;
 /// Tables that grow with the jobs: a sequential scan of one is a fault. Not `lease`, which holds what runs at the moment.
-const GROWING: &str = "^(job|ready|later|held|outcome|dead_letter|attempt_error|progress|replacement)(_|$)";
+const GROWING: &str = "^(job|ready|later|held|outcome|dead_letter|attempt_error|progress|replacement|stat_delta|stat_minute|stat_worker)(_|$)";
 /// A call that touches no more than this may double; below, a level of an index more is not growth.
 const FEW: f64 = 60.0;
 
@@ -119,6 +120,13 @@ fn chunks(total: usize, most: usize) -> impl Iterator<Item = usize> {
 /// What each call costs in the best of three rounds: one round may have to make a plan anew, because a table was analysed
 /// in between, and reads the catalogue for it.
 async fn settled(stage: &Stage, hand: &mut Hand) -> BTreeMap<&'static str, Cost> {
+    // A turn of the statistics then finds what one round enqueued, and not what filled the tables.
+    until("all that was enqueued is counted", async || {
+        stage.one::<bool>("select (tenure.fold_stats(100000) ->> 'more')::bool", &[]).await;
+        let left = "select count(*) from tenure.duty d cross join tenure.block_id s where d.name = 'enqueued' and d.place < s.last_value * 128";
+        stage.count(left, &[]).await == 0
+    })
+    .await;
     let mut best = round(stage, hand).await;
     for _ in 0..2 {
         for (name, cost) in round(stage, hand).await {
@@ -192,6 +200,11 @@ async fn round(stage: &Stage, hand: &mut Hand) -> BTreeMap<&'static str, Cost> {
     call("wake", format!("select tenure.wake({me})")).await;
     call("promote", "select tenure.promote()".into()).await;
     call("rescue", "select tenure.rescue()".into()).await;
+    let told = r#"'[{"queue": "default", "kind": "act", "started": 1, "run_buckets": [9], "run_counts": [1]}]'"#;
+    let seq = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
+    call("record_stats", format!("select tenure.record_stats({worker}, {seq}, clock_timestamp(), {told})")).await;
+    call("fold_stats", "select tenure.fold_stats()".into()).await;
+    call("stats", "select * from tenure.stats()".into()).await;
     call("get", format!("select * from tenure.jobs where id = {}", jobs[5].1)).await;
     call("end_of", format!("select * from tenure.end_of({})", jobs[2].1)).await;
     // What was given back and the rest of the cut bundle, so that every round claims the same.

@@ -7,7 +7,7 @@ use tenure::lifecycle::State;
 use tenure::verbs::{Effect, Verb};
 use tenure::{
     CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions, RawJson,
-    RequeuePace,
+    RequeuePace, StatsFilter,
 };
 use tokio_postgres::types::Type;
 use tokio_postgres::{NoTls, Transaction};
@@ -125,8 +125,16 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::Discard => scene.bury(stage, 3).await,
         Verb::RequeueDead | Verb::DiscardDead => scene.bury(stage, size::SWEEP_DEAD.at(stage.size)).await,
         Verb::Prune | Verb::PrunePreview => past(stage).await,
+        Verb::Stats | Verb::WorkerStats => told(stage, &scene.queue).await,
     }
     scene
+}
+
+/// What a worker told of this queue.
+async fn told(stage: &Stage, queue: &str) {
+    let groups = serde_json::json!([{ "queue": queue, "kind": KIND, "started": MANY }]).to_string();
+    let tell = "select tenure.record_stats($1, 1, clock_timestamp(), $2::text::json)::int::bigint";
+    assert_eq!(stage.count(tell, &[&fastrand::i64(1..), &groups]).await, 1);
 }
 
 /// Finished jobs that are not kept any more. What was enqueued before them is older still: retention goes by the order of ids.
@@ -288,7 +296,9 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::WorkerDrained
         | Verb::Server
         | Verb::Now
-        | Verb::VacuumHorizon => return None,
+        | Verb::VacuumHorizon
+        | Verb::Stats
+        | Verb::WorkerStats => return None,
     })
 }
 
@@ -376,6 +386,11 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         Verb::Server => client.server().await.map(drop),
         Verb::Now => client.now().await.map(drop),
         Verb::VacuumHorizon => client.vacuum_horizon().await.map(drop),
+        Verb::Stats => {
+            let stats = client.stats(&StatsFilter::new().queue(queue)).await;
+            stats.map(|stats| assert_eq!(stats.rows[0].started, MANY as u64))
+        }
+        Verb::WorkerStats => client.worker_stats(PATIENCE).await.map(|workers| assert!(!workers.is_empty())),
     }
 }
 

@@ -23,6 +23,7 @@ begin
     v_attempt := tenure.take_waiting(p_job);
     if v_attempt is not null then
       insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, v_now);
+      perform tenure.note_cancelled(array[p_job]);
       return 'cancelled';
     end if;
     if exists (select from tenure.dead_letter d where d.job_id = p_job) then
@@ -176,6 +177,7 @@ begin
   insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at)
     select u.job, 'x', p_lease.attempt, p_lease.worker_id, p_lease.id, p_lease.leased_at, greatest(clock_timestamp(), p_lease.leased_at)
     from unnest(v_jobs) as u(job);
+  perform tenure.note_ends(p_lease.queue, p_lease.kind, cardinality(v_jobs));
   return v_jobs;
 end $$;
 
@@ -228,6 +230,7 @@ begin
   v_attempt := tenure.take_waiting(p_job);
   if v_attempt is not null then
     insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, clock_timestamp());
+    perform tenure.note_cancelled(array[p_job]);
     perform tenure.take_cancel_requests(array[p_job]);
     return true;
   end if;

@@ -58,12 +58,11 @@ begin
     where j.id >= p_block * 128 and j.id < p_block * 128 + 128 and get_bit(p_mask, (j.id & 127)::integer) = 1 and j.created_at < p_before;
 end $$;
 
--- end_cancelled: their outcomes, and how many there are.
-create or replace function tenure.end_cancelled(p_jobs bigint[], p_attempt smallint) returns integer
+-- end_cancelled: their outcomes. The statistics learn of all of a batch together.
+create or replace function tenure.end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
 language plpgsql as $$
 begin
   insert into tenure.outcome (job_id, state, attempt, finished_at) select u.job, 'x', p_attempt, clock_timestamp() from unnest(p_jobs) as u(job);
-  return cardinality(p_jobs);
 end $$;
 
 create or replace function tenure.cancel_later(p_statuses text[], p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer,
@@ -75,6 +74,7 @@ declare
   v_row record;
   v_later tenure.later;
   v_chosen record;
+  v_ended bigint[] := '{}';
 begin
   jobs := 0;
   busy := 0;
@@ -88,7 +88,9 @@ begin
       if found then
         v_chosen := tenure.chosen_jobs(v_later.block, v_later.mask, p_before);
         perform tenure.leave_later(v_later, v_chosen.mask);
-        jobs := jobs + tenure.end_cancelled(v_chosen.jobs, v_later.attempt);
+        perform tenure.end_cancelled(v_chosen.jobs, v_later.attempt);
+        v_ended := v_ended || v_chosen.jobs;
+        jobs := cardinality(v_ended);
       elsif exists (select from tenure.later t where t.block = v_row.block and t.id = v_row.id) then
         busy := busy + cardinality((tenure.chosen_jobs(v_row.block, v_row.mask, p_before)).jobs);
       end if;
@@ -96,6 +98,7 @@ begin
     after := array[v_row.block, v_row.id]::text[];
     exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
+  perform tenure.note_cancelled(v_ended);
 end $$;
 
 create or replace function tenure.cancel_held(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer, p_end_at timestamptz,
@@ -105,6 +108,7 @@ declare
   v_row record;
   v_held tenure.held;
   v_chosen record;
+  v_ended bigint[] := '{}';
 begin
   jobs := 0;
   busy := 0;
@@ -118,7 +122,9 @@ begin
       if found then
         v_chosen := tenure.chosen_jobs(v_held.block, v_held.mask, p_before);
         perform tenure.leave_held(v_held, v_chosen.mask);
-        jobs := jobs + tenure.end_cancelled(v_chosen.jobs, v_held.attempt);
+        perform tenure.end_cancelled(v_chosen.jobs, v_held.attempt);
+        v_ended := v_ended || v_chosen.jobs;
+        jobs := cardinality(v_ended);
       elsif exists (select from tenure.held h where h.block = v_row.block and h.id = v_row.id) then
         busy := busy + cardinality((tenure.chosen_jobs(v_row.block, v_row.mask, p_before)).jobs);
       end if;
@@ -126,6 +132,7 @@ begin
     after := array[v_row.block, v_row.id]::text[];
     exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
+  perform tenure.note_cancelled(v_ended);
 end $$;
 
 -- cancel_ready walks one queue when one is named: its rows stand side by side.
@@ -137,6 +144,7 @@ declare
   v_row record;
   v_ready tenure.ready;
   v_chosen record;
+  v_ended bigint[] := '{}';
 begin
   jobs := 0;
   busy := 0;
@@ -152,7 +160,9 @@ begin
       if found then
         v_chosen := tenure.chosen_jobs(v_ready.block, v_ready.mask, p_before);
         perform tenure.leave_ready(v_ready, v_chosen.mask);
-        jobs := jobs + tenure.end_cancelled(v_chosen.jobs, v_ready.attempt);
+        perform tenure.end_cancelled(v_chosen.jobs, v_ready.attempt);
+        v_ended := v_ended || v_chosen.jobs;
+        jobs := cardinality(v_ended);
       elsif exists (select from tenure.ready r where r.queue = v_row.queue and r.priority = v_row.priority and r.id = v_row.id) then
         busy := busy + cardinality((tenure.chosen_jobs(v_row.block, v_row.mask, p_before)).jobs);
       end if;
@@ -160,6 +170,7 @@ begin
     after := array[v_row.queue, v_row.priority::text, v_row.id::text];
     exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
+  perform tenure.note_cancelled(v_ended);
 end $$;
 
 -- cancel_leased takes a lock that the end of an attempt waits for: it then sees the request, and no further attempt begins. Where somebody is just

@@ -1,7 +1,8 @@
 -- claim: gives a worker up to p_wants[i] jobs of p_queues[i]. Transition: ready -> lease (running).
 -- Parameters: p_lanes the order in which lanes are read (-1 isolated suspects, 0 urgent, 1-4 priorities); p_after the cursors,
 -- one per queue and lane; p_solo_kinds kinds whose lease rows hold one job each; p_low: started from the floors, report
--- the first visible row of each lane. Returns the jobs, and in the last row (job_id null) a JSON trailer.
+-- the first visible row of each lane. Returns the jobs, and in the last row (job_id null) a JSON trailer. due_at: since when a job could run that starts for
+-- the first time; null: it has been started before. The trailer's now_us is the clock in microseconds since 1970, when the jobs were about to be sent.
 -- Locks: the rows taken in ready, skipping what others hold; no lock on worker. No job rows: nothing to claim.
 -- Errors: TN003 when the worker is unknown or its lease is over; TN002 when the arrays do not fit each other.
 --
@@ -13,7 +14,7 @@
 create or replace function tenure.claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[],
                              p_lanes integer[], p_after bigint[], p_low boolean)
 returns table (lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint,
-               timeout_ms bigint, created_at timestamptz, idempotency_key text, payload json)
+               timeout_ms bigint, created_at timestamptz, due_at timestamptz, idempotency_key text, payload json)
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
@@ -143,7 +144,8 @@ begin
 
   if cardinality(v_leases) > 0 then
     return query
-      select l.id, j.id, s.slot, l.queue, l.kind, l.attempt, j.max_attempts, j.timeout_ms, j.created_at, j.idempotency_key, j.payload
+      select l.id, j.id, s.slot, l.queue, l.kind, l.attempt, j.max_attempts, j.timeout_ms, j.created_at,
+             case when l.attempt = 1 and l.flags & 2 = 0 then greatest(j.created_at, j.run_at) end, j.idempotency_key, j.payload
       from unnest(v_leases) as v(id)
       join tenure.lease l on l.id = v.id
       cross join lateral tenure.pieces_of(l.blocks, l.strip) p
@@ -173,8 +175,8 @@ begin
   select case when d.next_at not between v_now and v_now + interval '2 seconds' then 0 else ceil(extract(epoch from d.next_at - v_now) * 1000)::bigint end, d.few_workers
     into v_tick_in_ms, v_few_workers from tenure.duty d where d.name = 'tick' order by d.next_at desc limit 1;
   return query select null::bigint, null::bigint, null::integer, null::text, null::text, null::smallint, null::smallint,
-    null::bigint, null::timestamptz, null::text,
-    json_build_object('after', p_after, 'first', case when p_low then v_first end, 'xid', pg_current_xact_id_if_assigned()::text, 'xmin', v_xmin,
+    null::bigint, null::timestamptz, null::timestamptz, null::text,
+    json_build_object('now_us', (extract(epoch from clock_timestamp()) * 1000000)::bigint, 'after', p_after, 'first', case when p_low then v_first end, 'xid', pg_current_xact_id_if_assigned()::text, 'xmin', v_xmin,
                       'next_due_ms', v_next_due_ms, 'paused', v_paused, 'paused_kinds', v_paused_kinds, 'paused_in', v_paused_in,
                       'tick_due', coalesce(v_tick_in_ms = 0, false), 'tick_in_ms', v_tick_in_ms, 'few_workers', coalesce(v_few_workers, false));
 end $$;

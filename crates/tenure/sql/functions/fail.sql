@@ -101,6 +101,8 @@ begin
   end if;
   v_attempt := v_lease.attempt - case v_verdict when 'snooze' then 1 else 0 end;
   if v_verdict = 'snooze' then
+    -- It will not start for the first time: how long it waits then says nothing of the queue.
+    v_lease.flags := v_lease.flags | 2;
     insert into tenure.snooze as z (job_id, snoozes, lease_id, last_at) values (p_job, 1, p_lease, v_now)
       on conflict (job_id) do update set snoozes = z.snoozes + 1, lease_id = excluded.lease_id, last_at = excluded.last_at;
   end if;

@@ -51,6 +51,7 @@ begin
   end if;
 end $$;
 
+-- Flags of a bundle: 1 a suspect, two workers were lost with it; 2 snoozed, so that its next start is not its first.
 -- The lane of ready that a job waits in: a suspect stays apart from others, however its attempts end, until it is through.
 create or replace function tenure.lane_of(p_priority smallint, p_flags smallint) returns smallint
 language sql immutable as $$

@@ -208,6 +208,7 @@ begin
                            v_lease.queue, tenure.lane_of(c_urgent, v_lease.flags), v_lease.kind, v_lease.attempt, v_lease.flags);
   perform tenure.put_ready(array(select u.job from unnest(v_unharmed) as u(job) where u.job <> all(v_cancelled)), v_lease.queue,
                            tenure.lane_of(c_urgent, v_lease.flags), v_lease.kind, v_lease.attempt - 1, v_lease.flags);
+  perform tenure.note_ends(v_lease.queue, v_lease.kind, 0, p_rescued => cardinality(v_jobs), p_dead => cardinality(v_dead));
   return cardinality(v_jobs);
 end $$;
 

@@ -1,10 +1,13 @@
 -- settings: the numbers that can be set for the whole schema: what holds now, the range, the default, and whether it was set. How long jobs are kept
 -- has verbs of its own, keeps and set_keep. Reads only. Errors: none. Locks: none.
 create or replace function tenure.settings() returns table (name text, value bigint, lowest bigint, highest bigint, default_value bigint, is_set boolean)
-language sql stable rows 2 security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language sql stable rows 4 security definer set search_path = pg_catalog, tenure, pg_temp as $$
   select k.name, coalesce(s.value::bigint, k.default_value), k.lowest, k.highest, k.default_value, s.name is not null
   from (values ('payload_bytes', 65536::bigint, 16777216::bigint, 65536::bigint),
-               ('snapshot_warn_ms', 1000, 604800000, 60000)) as k(name, lowest, highest, default_value)
+               ('snapshot_warn_ms', 1000, 604800000, 60000),
+               ('stats_keep_ms', 3600000, 315576000000, 2592000000),
+               -- By these rows a report that is repeated within the hour is known.
+               ('worker_stats_keep_ms', 7200000, 315576000000, 86400000)) as k(name, lowest, highest, default_value)
   left join tenure.setting s on s.name = k.name
   order by k.name
 $$;

@@ -2,11 +2,11 @@
 -- however old (again at once until nothing is left), and the net below all that: orphaned leases, rows left in inbox, partitions, what sleepers could not take back.
 -- Once a second per database; twice when the worker that does it is busy (jobs run, and those of a dead worker should not wait for long), and
 -- where few workers live: of many, one looks soon whether it was done.
--- The net's duties and retain are only named: the caller runs each in a transaction of its own.
+-- The net's duties, retain and fold_stats are only named: the caller runs each in a transaction of its own.
 -- Each duty ends early rather than late: a caller that gives up undoes them all, and would do so again and again.
 -- A turn that moved no job and declared nobody dead is not waited for until it is on disk: after a crash the next one does the same again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "rescued_jobs": some of them as rescue names them,
--- "net": [duties to pass to net, one by one], "retain": whether retain is due, "horizon": whether somebody should look at vacuum_horizon and
+-- "net": [duties to pass to net, one by one], "retain" and "stats": whether retain and fold_stats are due, "horizon": whether somebody should look at vacuum_horizon and
 -- warn, once a minute}.
 -- Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the duties, and rows of duty before,
 -- between and after them. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as
@@ -82,7 +82,8 @@ begin
                            'rescued_jobs', v_rescue -> 'jobs',
                            'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions', 'sleepers') else '[]' end,
                            'horizon', v_net and tenure.take_turn('horizon', v_now, interval '1 minute'),
-                           'retain', tenure.turn_at('retain') not between clock_timestamp() and clock_timestamp() + interval '1 minute');
+                           'retain', tenure.turn_at('retain') not between clock_timestamp() and clock_timestamp() + interval '1 minute',
+                           'stats', tenure.turn_at('enqueued') not between clock_timestamp() and clock_timestamp() + interval '10 seconds');
 end $$;
 
 -- turn_at: when a duty is due. Its row is written anew at every turn, and behind somebody's old snapshot all former versions stay. By name alone

@@ -13,6 +13,7 @@ mod pool;
 pub(crate) mod queues;
 pub(crate) mod retention;
 pub(crate) mod settings;
+pub(crate) mod stats;
 pub mod verbs;
 pub(crate) mod wait;
 

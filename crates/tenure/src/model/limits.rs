@@ -90,6 +90,9 @@ pub const KEEP_MIN: Duration = Duration::from_secs(1);
 /// The longest: 100 years of 365.25 days stand for ever.
 pub const KEEP_MAX: Duration = Duration::from_secs(3_155_760_000);
 
+/// Statistics are kept by the minute.
+pub const STATS_STEP_MIN: Duration = Duration::from_secs(60);
+
 /// Connections of a client.
 pub const POOL_SIZE_DEFAULT: usize = 4;
 /// Connections of a client, at most.

@@ -2,6 +2,7 @@
 
 pub mod classify;
 mod fail;
+pub(crate) mod histogram;
 mod horizon;
 mod id;
 mod job;
@@ -13,6 +14,7 @@ pub mod retry;
 mod stored_text;
 
 pub use fail::{Cause, Fail, Verdict};
+pub use histogram::Histogram;
 pub use horizon::{DeadRows, Holder, Snapshot, VacuumHorizon};
 pub use id::JobId;
 pub use job::{Enqueue, Job, JobOptions};

@@ -16,6 +16,7 @@ pub(crate) mod operate;
 pub(crate) mod retention;
 mod session;
 mod statement;
+pub(crate) mod stats;
 mod template;
 #[cfg(feature = "tls")]
 mod tls;
@@ -41,6 +42,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         worker::STATEMENTS,
         finish::STATEMENTS,
         operate::STATEMENTS,
+        stats::STATEMENTS,
     ]
     .into_iter()
     .flatten()
@@ -64,6 +66,7 @@ mod tests {
             include_str!("worker.rs"),
             include_str!("finish.rs"),
             include_str!("operate.rs"),
+            include_str!("stats.rs"),
         ];
         let written: usize = sources.iter().map(|source| source.matches(": Statement =").count()).sum();
         assert_eq!(statements().count(), written);

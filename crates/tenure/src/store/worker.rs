@@ -60,7 +60,7 @@ static WAKE: Statement =
     Statement { name: "wake", sql: "select tenure.wake($1, $2::text::uuid)", params: &[Type::INT8, Type::TEXT] };
 static CLAIM: Statement = Statement {
     name: "claim",
-    sql: "select lease_id, job_id, slot, queue, kind, attempt, max_attempts, timeout_ms, created_at, idempotency_key, payload \
+    sql: "select lease_id, job_id, slot, queue, kind, attempt, max_attempts, timeout_ms, created_at, due_at, idempotency_key, payload \
           from tenure.claim($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)",
     params: &[
         Type::INT8,
@@ -135,6 +135,8 @@ pub(crate) struct ClaimedRow {
     pub(crate) max_attempts: i16,
     pub(crate) timeout_ms: Option<i64>,
     pub(crate) created_at: SystemTime,
+    /// Since when it could run; none: it has been started before.
+    pub(crate) due_at: Option<SystemTime>,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) payload: RawJson,
 }
@@ -143,6 +145,8 @@ pub(crate) struct ClaimedRow {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Trailer {
+    /// The database's clock when the jobs were about to be sent, in microseconds since 1970.
+    pub(crate) now_us: Option<u64>,
     /// The new cursors, in the shape of `after`.
     pub(crate) after: Vec<i64>,
     /// Low passes only: the smallest id that a plain read still sees, per lane.
@@ -168,6 +172,11 @@ pub(crate) struct Trailer {
 }
 
 impl Trailer {
+    /// The database's clock when the jobs were about to be sent.
+    pub(crate) fn now(&self) -> Option<SystemTime> {
+        Some(SystemTime::UNIX_EPOCH + Duration::from_micros(self.now_us?))
+    }
+
     /// The paused kinds, each with its queue.
     pub(crate) fn kind_pauses(&self) -> Vec<(String, Option<String>)> {
         let kinds = self.paused_kinds.iter().flatten().cloned();
@@ -198,6 +207,8 @@ pub(crate) struct Ticked {
     pub(crate) net: Vec<String>,
     /// Retention is due: call [`Session::retain`].
     pub(crate) retain: bool,
+    /// A turn of the statistics is due: call [`Session::fold_stats`].
+    pub(crate) stats: bool,
     /// Somebody should look who holds back vacuum: call [`Session::vacuum_horizon`].
     pub(crate) horizon: bool,
 }
@@ -428,8 +439,9 @@ fn claimed_row(row: &Row) -> Result<ClaimedRow, StoreError> {
         max_attempts: row.try_get(6)?,
         timeout_ms: row.try_get(7)?,
         created_at: row.try_get(8)?,
-        idempotency_key: row.try_get(9)?,
-        payload: row.try_get(10)?,
+        due_at: row.try_get(9)?,
+        idempotency_key: row.try_get(10)?,
+        payload: row.try_get(11)?,
     })
 }
 

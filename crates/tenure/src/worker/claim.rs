@@ -290,17 +290,23 @@ impl Claimer {
         };
         let engine = &self.engine;
         let answer = at.session.claim(&at.registration, &request).await;
+        let took = began.elapsed();
         let cut = answer.as_ref().is_err_and(|error| error.is_lost() || error.is_cut_off());
         let limit = engine.settings.work_session.deadline;
-        size_next(&mut self.portion, wants, answer.is_ok(), cut, began.elapsed(), limit);
+        size_next(&mut self.portion, wants, answer.is_ok(), cut, took, limit);
         let (rows, trailer) = answer?;
         engine.stats.claims.one();
+        engine.tallies.claims.record(took);
+        if let Some(now) = trailer.now() {
+            engine.tallies.set_clock(now);
+        }
         let got = rows.len();
         if let Some(mean) = rows.iter().map(|row| row.payload.get().len()).sum::<usize>().checked_div(got) {
             self.payload_bytes = mean.max((self.payload_bytes * 7 + mean) / 8);
         }
         let (jobs, strangers) = jobs_of(
             rows,
+            trailer.now(),
             &at.registration,
             &engine.held,
             |name| engine.queue_named(name),

@@ -15,9 +15,11 @@ use super::kinds::Kind;
 use super::lease::{Held, Running};
 use super::line::Queue;
 use super::link::Link;
+use super::record::Recorder;
 use super::run::give_up;
 use super::standing::Standing;
 use super::stats::Counters;
+use super::tally::Tallies;
 use crate::model::JobId;
 use crate::store::Registration;
 
@@ -55,6 +57,9 @@ pub(super) struct Engine {
     pub(super) running: Running,
     pub(super) held: Held,
     pub(super) stats: Counters,
+    /// What is told of it, by queue and kind.
+    pub(super) tallies: Tallies,
+    pub(super) recorder: Recorder,
     pub(super) failure_log: FailureLog,
     /// A slot is free, or little is left to start.
     pub(super) room: Notify,
@@ -81,6 +86,7 @@ impl Engine {
         Arc::new(Engine {
             kind_index: kinds.iter().enumerate().map(|(index, kind)| (kind.name.clone(), index)).collect(),
             standing: Standing::new(settings.lease, settings.reconnect_grace, !settings.pooler),
+            tallies: Tallies::new(queues.len(), kinds.len()),
             queues: queues.into_iter().map(|(name, slots)| Queue::new(name, slots)).collect(),
             kinds,
             settings,
@@ -89,6 +95,7 @@ impl Engine {
             running: Running::default(),
             held: Held::default(),
             stats: Counters::default(),
+            recorder: Recorder::new(Instant::now()),
             failure_log: FailureLog::default(),
             room: Notify::new(),
             woken: Notify::new(),
@@ -206,6 +213,9 @@ impl Engine {
             let overruns = run.is_overdue(since) || (self.left.load(Relaxed) && run.holds_lease());
             if overruns && !run.overrun.swap(true, Relaxed) {
                 self.stats.overruns.one();
+                if let Some(tally) = self.tallies.of(run.queue, run.kind) {
+                    tally.overruns.one();
+                }
                 let kind = &self.kinds[run.kind].name;
                 tracing::warn!(job = %run.job(), kind, "overrun: the handler does not stop (blocking code?); it keeps its slot");
             }

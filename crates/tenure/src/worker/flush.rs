@@ -95,6 +95,9 @@ async fn send(engine: &Engine, attached: &Attached, group: Group) -> Sent {
     let (jobs, known_bad, began) = (group.reports.len(), group.is_known_bad(), Instant::now());
     let answer = write(engine, attached, group).await;
     let took = began.elapsed();
+    if answer.is_ok() {
+        engine.tallies.flushes.record(took);
+    }
     let quick = took < engine.settings.work_session.deadline / 4;
     Sent { jobs, quick, known_bad, took, answer }
 }
@@ -145,6 +148,7 @@ async fn complete(engine: &Engine, attached: &Attached, group: &Group) -> Result
         attached.session.complete_many(&group.registration, &slots.leases, &slots.strips, &jobs, &results).await?;
     let refused = refused_of(engine, attached, &group.reports, &not_now).await?;
     engine.stats.completed.add((group.reports.len() - refused.len()) as u64);
+    engine.tallies.completed(&group.reports, &refused);
     Ok(refused)
 }
 
@@ -172,6 +176,7 @@ async fn release(engine: &Engine, attached: &Attached, group: &Group) -> Result<
     let not_held = attached.session.release(&group.registration, &slots.leases, &slots.strips).await?;
     let refused: Vec<_> = group.reports.iter().filter(|report| report.is_in(&not_held)).cloned().collect();
     engine.stats.released.add((group.reports.len() - refused.len()) as u64);
+    engine.tallies.released(&group.reports, &refused);
     Ok(refused)
 }
 
@@ -189,6 +194,7 @@ async fn fail(engine: &Engine, attached: &Attached, group: &Group) -> Result<Vec
 
 fn note_failed(engine: &Engine, report: &Report, status: FailStatus) {
     let stats = &engine.stats;
+    engine.tallies.ended(report, status);
     match (report.failure(), status) {
         (Some(failure), FailStatus::Dead) => engine.failure_log.dead(engine, report, failure),
         (Some(failure), FailStatus::Retrying) => engine.failure_log.retried(engine, report, failure),

@@ -16,6 +16,7 @@ use super::backoff::Backoff;
 use super::engine::Engine;
 use super::link::loss_of;
 use super::moment::at;
+use super::record::{RECORD_EVERY, record};
 use super::standing::Side;
 use crate::error::Error;
 use crate::model::JobId;
@@ -37,6 +38,8 @@ const REFUSE_AGAIN: Duration = Duration::from_secs(60);
 const OVERRUN_LOOK: Duration = Duration::from_secs(1);
 /// The last words of a worker take at most this long.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
+/// Of that, its last statistics.
+const LAST_STATS_MAX: Duration = Duration::from_millis(500);
 
 /// Answers: registered (or why not), and later: ended, and whether it left in order.
 pub(super) struct Control {
@@ -229,6 +232,10 @@ struct Controlled<'a> {
     /// When to do the next step of retention.
     retain_at: Option<Instant>,
     retain_rows: u32,
+    /// When to do the next turn of the statistics.
+    fold_at: Option<Instant>,
+    /// When to tell what was counted.
+    record_at: Instant,
 }
 
 impl<'a> Controlled<'a> {
@@ -253,6 +260,9 @@ impl<'a> Controlled<'a> {
             horizon_wanted: false,
             retain_at: None,
             retain_rows: RETAIN_ROWS,
+            fold_at: None,
+            // So that many workers that start together do not tell together.
+            record_at: Instant::now() + RECORD_EVERY.mul_f64(0.5 + fastrand::f64() / 2.0),
         }
     }
 
@@ -289,6 +299,8 @@ impl<'a> Controlled<'a> {
                 }
                 // Before the turns, for it pauses by itself after each step.
                 () = at(self.retain_at) => { self.retain().await; Ok(()) }
+                () = at(self.fold_at) => { self.fold_stats().await; Ok(()) }
+                () = at(Some(self.record_at)) => { self.record().await; Ok(()) }
                 () = std::future::ready(()), if !self.net.is_empty() => { self.net().await; Ok(()) }
                 () = std::future::ready(()), if self.horizon_wanted => { self.look_at_horizon().await; Ok(()) }
                 () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
@@ -402,6 +414,9 @@ impl<'a> Controlled<'a> {
                 if ticked.retain && self.retain_at.is_none() {
                     self.retain_at = Some(Instant::now());
                 }
+                if ticked.stats && self.fold_at.is_none() {
+                    self.fold_at = Some(Instant::now());
+                }
                 self.horizon_wanted |= ticked.horizon;
             }
             Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
@@ -463,11 +478,35 @@ impl<'a> Controlled<'a> {
         };
     }
 
+    /// A turn of the statistics, with pauses between several as between steps of retention. It comes again with a later turn of maintenance when it fails.
+    async fn fold_stats(&mut self) {
+        let start = Instant::now();
+        self.fold_at = match self.session.fold_stats(self.engine.settings.turn_max / 2).await {
+            Ok(folded) => folded.more.then(|| Instant::now() + start.elapsed()),
+            Err(error) => {
+                tracing::warn!(%error, "a turn of the statistics failed");
+                None
+            }
+        };
+    }
+
+    /// Tells what this worker counted. After a report that had to wait, what was counted meanwhile comes at once.
+    async fn record(&mut self) {
+        self.record_at = Instant::now() + RECORD_EVERY;
+        let all_told = record(self.engine, &self.session, &self.registration).await;
+        if !all_told && self.engine.recorder.is_empty() {
+            self.record_at = Instant::now();
+        }
+    }
+
     /// Nobody waits for longer than [`LEAVE_MAX`] for this.
     async fn leave(&self) -> bool {
-        if !self.engine.signs_off.load(Relaxed) {
-            return false;
-        }
-        matches!(self.session.leave_worker(&self.registration).await, Ok(true))
+        let left = self.engine.signs_off.load(Relaxed)
+            && matches!(self.session.leave_worker(&self.registration).await, Ok(true));
+        let last_words = async {
+            while !record(self.engine, &self.session, &self.registration).await && self.engine.recorder.is_empty() {}
+        };
+        let _ = tokio::time::timeout(LAST_STATS_MAX, last_words).await;
+        left
     }
 }

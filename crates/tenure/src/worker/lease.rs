@@ -39,14 +39,17 @@ pub(super) struct Job {
     pub(super) idempotency_key: Option<String>,
     pub(super) payload: RawJson,
     pub(super) claimed_at: Instant,
+    /// For how long it could have run when it was claimed; none: it has been started before, or that is not known.
+    pub(super) waited: Option<Duration>,
     /// Of a kind that was not known to be quick when the job was taken in.
     pub(super) slow: bool,
 }
 
 /// Groups the rows of one claim by lease. Rows of a queue or kind that was not asked for are a fault of the schema's
-/// version; they are given back as they cannot be run.
+/// version; they are given back as they cannot be run. `now` is the database's clock at the end of the claim.
 pub(super) fn jobs_of(
     rows: Vec<ClaimedRow>,
+    now: Option<SystemTime>,
     registration: &Arc<Registration>,
     held: &Held,
     queue_of: impl Fn(&str) -> Option<usize>,
@@ -84,6 +87,7 @@ pub(super) fn jobs_of(
             idempotency_key: row.idempotency_key,
             payload: row.payload,
             claimed_at,
+            waited: row.due_at.zip(now).map(|(due, now)| now.duration_since(due).unwrap_or_default()),
             slow: true,
         };
         if known { &mut jobs } else { &mut strangers }.push(job);
@@ -217,6 +221,7 @@ mod tests {
             max_attempts: 5,
             timeout_ms: None,
             created_at: SystemTime::UNIX_EPOCH,
+            due_at: Some(SystemTime::UNIX_EPOCH),
             idempotency_key: None,
             payload: RawJson::null(),
         }
@@ -227,7 +232,9 @@ mod tests {
         let me = Arc::new(Registration { worker: 1, token: "t".into() });
         let held = Held::default();
         let rows = vec![row(9, 300, 127, "a"), row(9, 301, 128, "a"), row(10, 400, 3, "b")];
-        let (jobs, strangers) = jobs_of(rows, &me, &held, |_| Some(0), |kind| (kind == "a").then_some(0));
+        let now = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(3));
+        let (jobs, strangers) = jobs_of(rows, now, &me, &held, |_| Some(0), |kind| (kind == "a").then_some(0));
+        assert_eq!(jobs[0].waited, Some(Duration::from_secs(3)));
         let slots: Vec<_> = jobs.iter().map(|job| job.lease.slots).collect();
         assert_eq!((slots, strangers.len(), strangers[0].lease.slots), (vec![256, 256], 1, 128));
         let mut done = Slots::default();

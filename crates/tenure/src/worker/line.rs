@@ -237,6 +237,7 @@ mod tests {
             idempotency_key: None,
             payload: RawJson::parse("null").expect("JSON"),
             claimed_at: Instant::now(),
+            waited: None,
             slow: true,
         }
     }

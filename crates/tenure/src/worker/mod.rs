@@ -27,6 +27,7 @@ mod moment;
 mod pace;
 mod panics;
 mod portion;
+mod record;
 mod report;
 mod result;
 mod run;
@@ -34,6 +35,8 @@ mod running;
 mod shutdown;
 mod standing;
 mod stats;
+mod tally;
+mod usage;
 
 pub use blocking::Blocking;
 pub use builder::WorkerBuilder;

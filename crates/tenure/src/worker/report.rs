@@ -56,6 +56,9 @@ pub(super) struct Report {
     pub(super) job: JobId,
     pub(super) lease: Arc<Lease>,
     pub(super) slot: u32,
+    /// Indexes of the worker's queue and kind.
+    pub(super) queue: usize,
+    pub(super) kind: usize,
     pub(super) ending: Ending,
     /// How often it was made plainer because the database refused it.
     plainer: u8,
@@ -64,11 +67,13 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(run: &JobRun, ending: Ending) -> Report {
-        Report { job: run.job(), lease: run.lease.clone(), slot: run.slot, bytes: ending.bytes(), ending, plainer: 0 }
+        let (queue, kind, bytes) = (run.queue, run.kind, ending.bytes());
+        Report { job: run.job(), lease: run.lease.clone(), slot: run.slot, queue, kind, bytes, ending, plainer: 0 }
     }
 
     pub(super) fn given_back(job: &Job) -> Report {
-        Report { job: job.id, lease: job.lease.clone(), slot: job.slot, ending: Ending::Released, plainer: 0, bytes: 0 }
+        let (queue, kind, ending) = (job.queue, job.kind, Ending::Released);
+        Report { job: job.id, lease: job.lease.clone(), slot: job.slot, queue, kind, ending, plainer: 0, bytes: 0 }
     }
 
     /// Cancelled before its handler started.
@@ -119,6 +124,11 @@ impl Report {
             | Ending::GivenUp(_)
             | Ending::Released => None,
         }
+    }
+
+    /// Of the same job under the same lease.
+    pub(super) fn is_of_the_same(&self, other: &Report) -> bool {
+        (self.lease.id, self.slot) == (other.lease.id, other.slot)
     }
 
     pub(super) fn is_in(&self, slots: &[(i64, Strip)]) -> bool {
@@ -187,7 +197,7 @@ pub(super) mod tests {
         let registration = Arc::new(Registration { worker, token: "t".into() });
         let lease = Arc::new(Lease { id: lease, slots: 128, registration });
         let job = JobId::from(lease.id * 128 + i64::from(slot));
-        Report { job, lease, slot, bytes: ending.bytes(), ending, plainer: 0 }
+        Report { job, lease, slot, queue: 0, kind: 0, bytes: ending.bytes(), ending, plainer: 0 }
     }
 
     pub(crate) fn a_failure() -> Box<Failure> {

@@ -23,11 +23,15 @@ pub(super) async fn run(engine: &Arc<Engine>, mut job: Job) {
         return engine.outbox.put(Report::new(&run, Ending::Released));
     }
     engine.stats.started.one();
+    engine.tallies.started(run.queue, run.kind, job.waited.map(|waited| waited + (run.began - job.claimed_at)));
     let finish = drive(&run, job.payload).await;
     if !run.is_alone() {
         outlast_threads(&run, &finish).await;
     }
     let now = Instant::now();
+    if let Some(tally) = engine.tallies.of(run.queue, run.kind) {
+        tally.run.record(now - run.began);
+    }
     if !matches!(finish, Finish::Aborted) {
         engine.kinds[run.kind].observe(now - run.began);
     }

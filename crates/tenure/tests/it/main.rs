@@ -24,6 +24,7 @@ mod retain;
 mod schema;
 mod selections;
 mod sleep;
+mod stats;
 mod worker;
 mod workers;
 

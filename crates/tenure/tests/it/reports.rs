@@ -152,7 +152,7 @@ async fn jobs_that_do_not_arrive_in_time_together_are_claimed_in_smaller_parts()
              create function tenure.claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], \
                                           p_lanes integer[], p_after bigint[], p_low boolean) \
              returns table (lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, \
-                            timeout_ms bigint, created_at timestamptz, idempotency_key text, payload json) language plpgsql as $$ \
+                            timeout_ms bigint, created_at timestamptz, due_at timestamptz, idempotency_key text, payload json) language plpgsql as $$ \
              begin \
                if p_wants[1] > 20 then perform pg_sleep(600); end if; \
                return query select c.* from tenure.claim_in_time(p_worker, p_token, p_queues, p_wants, p_kinds, p_solo_kinds, p_lanes, p_after, p_low) c; \

@@ -58,8 +58,7 @@ table duty
   few_workers boolean not null default false
   mark bigint
   mark_xid xid8
-  duty_pkey PRIMARY KEY (name)
-  CREATE INDEX duty_newest ON tenure.duty USING btree (name, next_at DESC)
+  duty_pkey PRIMARY KEY (name, next_at)
 table former_worker
   id bigint not null
   name text not null

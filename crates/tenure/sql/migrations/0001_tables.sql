@@ -265,13 +265,14 @@ create trigger inbox_is_noted after insert on tenure.inbox for each statement ex
 create constraint trigger inbox_open_is_taken after insert on tenure.inbox_open deferrable initially deferred for each row execute function tenure.commit_inbox();
 
 create table tenure.duty (
-  name    text primary key,
+  name    text not null,             -- a row each, made by migrations alone
   next_at timestamptz not null,
   place   bigint not null default 0,  -- where the last turn stopped before it was done, so that the next one goes on there
-  few_workers boolean not null default false  -- of tick: so few lived at the last turn that each looks whether the next one is done
+  few_workers boolean not null default false,  -- of tick: so few lived at the last turn that each looks whether the next one is done
+  -- By name alone, both who reads a row and who writes a new version of it, which has to be unique, would walk through all the versions that
+  -- somebody's old snapshot keeps. Read from its end, the newest is met first.
+  primary key (name, next_at)
 );
--- Newest first: what reads a row by name alone walks through all versions that somebody's old snapshot keeps.
-create index duty_newest on tenure.duty (name, next_at desc);
 insert into tenure.duty (name, next_at) values ('tick', '-infinity'), ('net', '-infinity'), ('overdue', '-infinity'), ('retain', '-infinity'),
   ('horizon', '-infinity'),
   ('cancels', 'infinity'), ('rescue', 'infinity'), ('inbox', 'infinity'), ('sleepers', 'infinity');  -- at every turn or net; only their place counts

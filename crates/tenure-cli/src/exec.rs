@@ -15,6 +15,9 @@ const END_BYTES: usize = 8 * 1024;
 /// After the program has ended, its pipes are read for at most this long: somebody else may hold them.
 const PIPES_AFTER_END: Duration = Duration::from_secs(1);
 
+/// How often a group that has to stop is looked at.
+const GROUP_LOOK: Duration = Duration::from_millis(20);
+
 /// Until a program is tried again that could not be started for now, half as much again at most.
 const START_AGAIN: Duration = Duration::from_secs(5);
 /// For so long its slot is kept first: a machine that is short of something is not asked for the next one at once. Less than a
@@ -111,10 +114,12 @@ async fn start_again(error: &std::io::Error, ctx: &Context) -> Fail {
 async fn ended(child: &mut Child, ctx: &Context, group: &Group) -> std::io::Result<ExitStatus> {
     tokio::select! {
         status = child.wait() => return status,
-        _ = ctx.cancelled() => group.signal(libc::SIGTERM),
+        _ = ctx.cancelled() => _ = group.signal(libc::SIGTERM),
     }
-    // The worker aborts us when its patience ends.
-    child.wait().await
+    // The worker aborts us when its patience ends. The shell that stands before a program goes at once, and the program has that time all the same.
+    let status = child.wait().await;
+    group.until_empty().await;
+    status
 }
 
 /// Keeps the end of stderr with the attempt however it ends: at a timeout the program and this future are gone, and what it
@@ -139,13 +144,21 @@ struct Group {
 }
 
 impl Group {
-    fn signal(&self, signal: i32) {
+    /// True: somebody is in it.
+    fn signal(&self, signal: i32) -> bool {
         let Some(leader) = self.leader.and_then(|leader| i32::try_from(leader).ok()).filter(|leader| *leader > 1)
         else {
-            return;
+            return false;
         };
         // SAFETY: kill has no memory to be unsafe with; the group is our child's own, made with process_group(0).
-        unsafe { libc::kill(-leader, signal) };
+        unsafe { libc::kill(-leader, signal) == 0 }
+    }
+
+    async fn until_empty(&self) {
+        while self.signal(0) {
+            // sleep: the end of a process that is not our child is told to nobody.
+            tokio::time::sleep(GROUP_LOOK).await;
+        }
     }
 }
 
@@ -238,7 +251,7 @@ async fn judge<R: AsyncRead + Unpin, S: AsyncRead + Unpin>(
     Err(if stdout.is_empty() { fail } else { fail.detail("stdout", stdout) })
 }
 
-/// JSON is the result. Other text leaves none; its end is kept as the job's progress.
+/// JSON is the result. Other text leaves none; its end is kept as the job's progress, and so is that of JSON that is too much for a result.
 async fn result_of<R: AsyncRead + Unpin>(ctx: &Context, out: &Captured<R>) -> Option<RawJson> {
     let text = String::from_utf8_lossy(&out.kept);
     let text = text.trim();
@@ -247,7 +260,13 @@ async fn result_of<R: AsyncRead + Unpin>(ctx: &Context, out: &Captured<R>) -> Op
     }
     let whole = if out.cut { None } else { RawJson::parse(text).ok() };
     if whole.is_none() {
-        let kept = ctx.progress(&json!({ "stdout": out.end_text().replace('\0', "\u{fffd}") })).await;
+        let mut said = json!({ "stdout": out.end_text().replace('\0', "\u{fffd}") });
+        if out.cut {
+            let why = format!("no result: the program wrote more than {} bytes", limits::RESULT_BYTES_MAX);
+            tracing::warn!(job = %ctx.job_id(), kind = ctx.kind(), "{why}");
+            said["result"] = why.into();
+        }
+        let kept = ctx.progress(&said).await;
         match kept {
             Ok(()) => {}
             // The program may have ended the job itself, as it may by its fence. If not, the report of its end is refused, which says so.

@@ -1,5 +1,6 @@
 //! The command line of tenure: arguments, environment, signals and logging. The work is in `cmd`.
 
+mod agree;
 mod args;
 mod bench;
 mod cmd;

@@ -203,7 +203,7 @@ async fn ages_are_counted_by_the_databases_clock_whatever_this_machines_says() {
             let shown = tenure(db, table).out;
             assert!(shown.contains("2d 0h ago"), "{table:?}: {shown}");
         }
-        let discard = |age| json(db, &["dead", "discard", "--before", age, "--json"]).as_array().map(Vec::len);
+        let discard = |age| json(db, &["dead", "discard", "--before", age, "--yes", "--json"]).as_array().map(Vec::len);
         assert_eq!([discard("3d"), discard("1d")], [Some(0), Some(2)]);
     })
     .await;

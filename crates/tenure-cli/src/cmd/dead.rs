@@ -3,6 +3,7 @@
 mod filter;
 mod group;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -12,9 +13,13 @@ use tenure::{Client, DeadLetter, JobId, RawJson, RequeuePace};
 
 use self::filter::{Filter, Named, Which};
 use super::job::print_attempts;
+use crate::agree::agreed;
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::{number, output, when};
+
+/// Of so many groups the dead letters are counted before somebody is asked.
+const GROUPS_COUNTED: usize = 1000;
 
 /// Look at dead letters, run them again or remove them
 #[derive(Debug, Subcommand)]
@@ -117,11 +122,15 @@ pub struct Requeue {
 #[command(after_help = "\
 Examples:
   tenure dead discard 12800
-  tenure dead discard --kind send_mail --before 30d
-  tenure dead discard --all")]
+  tenure dead discard --kind send_mail --before 30d     counts, then asks
+  tenure dead discard --all --yes                       those that were requeued stay")]
 pub struct Discard {
     #[command(flatten)]
     which: Which,
+
+    /// Do not ask before a selection is removed
+    #[arg(long)]
+    yes: bool,
 
     /// Print a JSON array of ids
     #[arg(long)]
@@ -258,7 +267,15 @@ async fn requeue_each(
     payload: Option<RawJson>,
     mut note: impl FnMut(&[(JobId, JobId)]),
 ) -> Result<(), Failure> {
-    refuse_unknown(client, &ids).await?;
+    let ids = each_once(ids);
+    for letter in refuse_unknown(client, &ids).await? {
+        if let Some(new) = letter.replaced_by {
+            let id = letter.id;
+            return Err(Failure::from(anyhow::anyhow!(
+                "dead letter {id} was requeued as {new}; nothing was requeued\n        leave it out, or look at `tenure job show {new}`"
+            )));
+        }
+    }
     for id in ids {
         note(&[(id, client.requeue(id, payload.clone()).await?)]);
     }
@@ -268,6 +285,16 @@ async fn requeue_each(
 async fn discard(args: Discard) -> Outcome {
     let named = args.which.read("discard")?;
     let client = args.connection.connect().await?;
+    if let (Named::Filter(filter), false) = (&named, args.yes) {
+        let groups = client.dead_groups(filter, Some(GROUPS_COUNTED)).await?;
+        let (total, more) = (groups.iter().map(|group| group.count).sum::<u64>(), groups.len() == GROUPS_COUNTED);
+        let question = format!("discard {total}{} for good?", if more { " and more" } else { "" });
+        let nobody = "dead discard: nobody can be asked, as this is no terminal\n        add --yes to remove them, or see them with `tenure dead list`";
+        if !agreed(&question, nobody)? {
+            eprintln!("nothing was discarded");
+            return Ok(1);
+        }
+    }
     let mut gone = Vec::new();
     let mut note = |chunk: &[JobId]| {
         gone.extend_from_slice(chunk);
@@ -281,6 +308,7 @@ async fn discard(args: Discard) -> Outcome {
 }
 
 async fn discard_each(client: &Client, ids: Vec<JobId>, mut note: impl FnMut(&[JobId])) -> Result<(), Failure> {
+    let ids = each_once(ids);
     refuse_unknown(client, &ids).await?;
     for id in ids {
         if client.discard(id).await? {
@@ -306,11 +334,18 @@ fn print_unless(json: bool, mut lines: impl Iterator<Item = String>) -> std::io:
 }
 
 /// All of them are there before the first one is touched.
-async fn refuse_unknown(client: &Client, ids: &[JobId]) -> Result<(), Failure> {
+async fn refuse_unknown(client: &Client, ids: &[JobId]) -> Result<Vec<DeadLetter>, Failure> {
+    let mut letters = Vec::new();
     for id in ids {
-        client.dead_letter(*id).await?.ok_or_else(|| no_such_dead_letter(*id))?;
+        letters.push(client.dead_letter(*id).await?.ok_or_else(|| no_such_dead_letter(*id))?);
     }
-    Ok(())
+    Ok(letters)
+}
+
+fn each_once(mut ids: Vec<JobId>) -> Vec<JobId> {
+    let mut seen = HashSet::new();
+    ids.retain(|id| seen.insert(*id));
+    ids
 }
 
 /// A dead letter as JSON.

@@ -44,7 +44,10 @@ async fn a_requeued_dead_letter_is_open_nowhere_and_seen_where_it_is_asked_for()
         let shown = tenure(db, &["dead", "list", "--requeued"]).out;
         assert!(shown.contains(&format!("requeued as {new}")), "{shown}");
         // What changes dead letters leaves it alone.
-        assert_eq!(length(&json(db, &["dead", "discard", "--all", "--json"])), 2);
+        let unasked = tenure(db, &["dead", "discard", "--all"]);
+        assert!(unasked.code == 2 && unasked.said.contains("add --yes"), "{unasked:?}");
+        assert_eq!((letters(&[]), letters(all)), (2, 3), "nothing is gone unasked");
+        assert_eq!(length(&json(db, &["dead", "discard", "--all", "--yes", "--json"])), 2);
         assert_eq!((letters(&[]), letters(all)), (0, 1));
     })
     .await;

@@ -129,6 +129,25 @@ async fn json_on_stdout_is_the_result_and_other_text_is_kept_as_progress() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn more_than_a_result_may_hold_is_said_by_the_job_and_by_the_worker() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let id = enqueue(&client, "much").await;
+        let end = drain(db, &folder, &["much=printf '\"'; head -c 1100000 /dev/zero | tr '\\0' x; printf '\"'"]).await;
+        assert!(
+            end.code == Some(0) && end.said.contains("no result: the program wrote more than 1048576 bytes"),
+            "{end:?}"
+        );
+        let seen = job(&client, id).await;
+        assert_eq!((seen.status, value(seen.result.as_ref())), (State::Completed, Value::Null));
+        let said = value(seen.progress.as_ref());
+        assert_eq!(said["result"], "no result: the program wrote more than 1048576 bytes");
+        assert!(said["stdout"].as_str().is_some_and(|end| end.ends_with("x\"")), "{said}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_finds_its_job_in_its_environment() {
     with_database(async |db| {
         let (client, folder) = (db.client().await, Folder::new(db));

@@ -52,6 +52,27 @@ async fn when_the_grace_is_over_programs_get_sigterm_and_their_jobs_go_back_unha
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_behind_a_shell_has_its_time_to_clean_up_when_it_is_cancelled() {
+    with_database(async |db| {
+        let (client, folder) = (db.client().await, Folder::new(db));
+        let id = enqueue(&client, "tidy").await;
+        // The shell that the worker starts waits for another one, and goes at SIGTERM.
+        let script =
+            "trap 'sleep 0.5; echo >$NOTES/tidied; exit 1' TERM; echo $$ >$NOTES/tidy; while :; do sleep 0.05; done";
+        fs::write(folder.path("tidy.sh"), script).expect("a file");
+        let work = Work::start(db.url(), &folder, &["--exec", "tidy=sh $NOTES/tidy.sh | cat; echo"]);
+        let program = folder.process("tidy").await;
+        client.cancel(id).await.expect("asked");
+        until_gone(program).await;
+        assert!(folder.path("tidied").exists(), "it was killed before it had cleaned up");
+        work.signal("-TERM");
+        assert_eq!(work.end().await.code, Some(0));
+        assert_eq!(job(&client, id).await.status, State::Cancelled);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_stops_at_once() {
     with_database(async |db| {
         let (client, folder) = (db.client().await, Folder::new(db));

@@ -54,7 +54,7 @@ begin
   if octet_length(p_kind) between 1 and 128 and octet_length(p_queue) between 1 and 128
      and p_kind || p_queue !~ '[\u0001-\u001f\u007f-\u009f]' and p_priority between 1 and 4
      and p_max_attempts between 1 and 1000 and coalesce(p_timeout_ms between 0 and c_timeout_ms_max, true)
-     and coalesce(p_delay_ms between 0 and c_delay_ms_max, true) and (p_run_at is null or p_run_at <= clock_timestamp() + c_years and p_delay_ms is null) then
+     and coalesce(p_delay_ms between 0 and c_delay_ms_max, true) and (p_run_at is null or p_run_at <= clock_timestamp() + c_years and p_run_at > '-infinity' and p_delay_ms is null) then
     return;
   end if;
   perform tenure.check_name('kind', p_kind);
@@ -70,6 +70,9 @@ begin
   end if;
   if p_delay_ms not between 0 and c_delay_ms_max then
     perform tenure.refuse('TN002', format('delay %s ms is outside 0 to 10 years', p_delay_ms), 'A delay is not negative.');
+  end if;
+  if p_run_at = '-infinity' then
+    perform tenure.refuse('TN002', 'run_at -infinity is no instant', 'Leave it out for at once.');
   end if;
   if p_run_at > clock_timestamp() + c_years then
     perform tenure.refuse('TN002', format('run_at %s is more than 10 years ahead', p_run_at), 'Name an earlier instant.');

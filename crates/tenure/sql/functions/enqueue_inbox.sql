@@ -47,9 +47,9 @@ begin
   if p_limit is not null then
     v_last := (select max(x.n) from (select i.n from tenure.inbox i where i.txid = p_txid order by i.n limit p_limit) x);
   end if;
-  -- The latest instant of its like is too late, or none is.
+  -- The latest instant of its like is too late, or none is; and none at all is -infinity.
   perform tenure.check_job(i.kind, i.queue, i.priority, i.run_at, null, i.max_attempts, i.timeout_ms)
-    from (select x.kind, x.queue, x.priority, max(x.run_at) as run_at, x.max_attempts, x.timeout_ms
+    from (select x.kind, x.queue, x.priority, case min(x.run_at) when '-infinity' then '-infinity' else max(x.run_at) end as run_at, x.max_attempts, x.timeout_ms
           from tenure.inbox x where x.txid = p_txid and x.n <= v_last group by x.kind, x.queue, x.priority, x.max_attempts, x.timeout_ms) i;
   perform tenure.check_payload(i.payload) from tenure.inbox i
     where i.txid = p_txid and i.n <= v_last and (octet_length(i.payload::text) > 65536 or position(E'\\u' in i.payload::text) > 0);

@@ -99,6 +99,7 @@ const BAD: &[(&str, &str)] = &[
     ("p_delay_ms => 315576000001", "315576000001"),
     ("p_run_at => now() + interval '10 years 1 day'", "run_at"),
     ("p_run_at => 'infinity'", "run_at"),
+    ("p_run_at => '-infinity'", "run_at"),
     ("p_max_attempts => 0", "max_attempts 0"),
     ("p_max_attempts => 1001", "1001"),
     ("p_max_attempts => 65537", "65537"),

@@ -1,12 +1,11 @@
 //! `tenure job cancel`: single jobs by id, or a whole selection, counted first.
 
-use std::io::{IsTerminal, Write};
-
 use serde_json::json;
 use tenure::lifecycle::State;
 use tenure::{CancelFilter, Cancelled, CancelledMany, Client, Error, ErrorCode, JobId};
 
 use super::{no_such_job, state, states};
+use crate::agree::agreed;
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::output;
@@ -113,7 +112,8 @@ async fn cancel_selection(args: Cancel, filter: CancelFilter) -> Outcome {
     if args.dry_run || total == 0 {
         return conclude(&args, &counts, CancelledMany::default());
     }
-    if !args.yes && !agreed(total)? {
+    let nobody = "job cancel: nobody can be asked, as this is no terminal\n        add --yes to cancel them, or --dry-run to count only";
+    if !args.yes && !agreed(&format!("cancel {total}?"), nobody)? {
         eprintln!("nothing was cancelled");
         return Ok(1);
     }
@@ -142,20 +142,6 @@ fn counted(counts: &[(State, u64)], total: u64) -> String {
         1 => format!("1 job: {}", parts.join(", ")),
         total => format!("{total} jobs: {}", parts.join(", ")),
     }
-}
-
-/// Asks where somebody can answer, and refuses where nobody can.
-fn agreed(total: u64) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(Failure::Usage(
-            "job cancel: nobody can be asked, as this is no terminal\n        add --yes to cancel them, or --dry-run to count only".to_owned(),
-        ));
-    }
-    eprint!("cancel {total}? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 fn conclude(args: &Cancel, counts: &[(State, u64)], sum: CancelledMany) -> Outcome {

@@ -114,7 +114,9 @@ async fn start_again(error: &std::io::Error, ctx: &Context) -> Fail {
 async fn ended(child: &mut Child, ctx: &Context, group: &Group) -> std::io::Result<ExitStatus> {
     tokio::select! {
         status = child.wait() => return status,
-        _ = ctx.cancelled() => _ = group.signal(libc::SIGTERM),
+        _ = ctx.cancelled() => {
+            group.signal(libc::SIGTERM);
+        }
     }
     // The worker aborts us when its patience ends. The shell that stands before a program goes at once, and the program has that time all the same.
     let status = child.wait().await;

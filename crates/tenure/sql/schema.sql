@@ -139,6 +139,7 @@ table later
   mask bit(128) not null
   lease_id bigint
   later_attempt_is_not_negative CHECK ((attempt >= 0))
+  later_due_is_an_instant CHECK (isfinite(due_at))
   later_has_jobs CHECK ((bit_count(mask) > 0))
   later_pkey PRIMARY KEY (block, id)
   later_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
@@ -419,6 +420,7 @@ function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
+function check_run_at(p_run_at timestamp with time zone) returns void
 function check_stats(p_groups json, p_self json) returns void
 function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
 function chosen_jobs(p_block bigint, p_mask bit, p_before timestamp with time zone, OUT jobs bigint[], OUT mask bit) returns record

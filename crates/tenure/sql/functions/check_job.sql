@@ -42,6 +42,17 @@ begin
   end if;
 end $$;
 
+create or replace function tenure.check_run_at(p_run_at timestamptz) returns void
+language plpgsql stable as $$
+begin
+  if p_run_at = '-infinity' then
+    perform tenure.refuse('TN002', 'run_at -infinity is no instant', 'Leave it out for at once.');
+  end if;
+  if p_run_at > clock_timestamp() + interval '10 years' then
+    perform tenure.refuse('TN002', format('run_at %s is more than 10 years ahead', p_run_at), 'Name an earlier instant.');
+  end if;
+end $$;
+
 create or replace function tenure.check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamptz, p_delay_ms bigint,
                                  p_max_attempts integer, p_timeout_ms bigint) returns void
 language plpgsql stable as $$
@@ -71,12 +82,7 @@ begin
   if p_delay_ms not between 0 and c_delay_ms_max then
     perform tenure.refuse('TN002', format('delay %s ms is outside 0 to 10 years', p_delay_ms), 'A delay is not negative.');
   end if;
-  if p_run_at = '-infinity' then
-    perform tenure.refuse('TN002', 'run_at -infinity is no instant', 'Leave it out for at once.');
-  end if;
-  if p_run_at > clock_timestamp() + c_years then
-    perform tenure.refuse('TN002', format('run_at %s is more than 10 years ahead', p_run_at), 'Name an earlier instant.');
-  end if;
+  perform tenure.check_run_at(p_run_at);
   if p_run_at is not null and p_delay_ms is not null then
     perform tenure.refuse('TN002', 'both run_at and a delay are given', 'Give one of them.');
   end if;

@@ -1,7 +1,7 @@
 -- requeue: an ended job runs again, as a new job that names it; the old id points on. Transition: none -> ready, for the new job.
 -- Without p_payload nothing changes and the idempotency key stays; an edited job gets a key of its own. With p_run_at in the future it goes to
 -- later (scheduled) until then. Returns the new id.
--- Errors: TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the dead letter or outcome, shared, so that it is not
+-- Errors: TN002 the payload or p_run_at, TN004 no such job, TN005 it has not ended, or was requeued before. Locks: the dead letter or outcome, shared, so that it is not
 -- removed meanwhile; the row in replacement.
 create or replace function tenure.requeue(p_job bigint, p_payload json default null, p_run_at timestamptz default null) returns bigint
 language plpgsql security definer
@@ -28,6 +28,7 @@ begin
   if p_payload is not null then
     perform tenure.check_payload(p_payload);
   end if;
+  perform tenure.check_run_at(p_run_at);
   perform pg_current_xact_id();
   v_block := nextval('tenure.block_id');
   insert into tenure.replacement (job_id, new_id) values (p_job, v_block * 128) on conflict do nothing;

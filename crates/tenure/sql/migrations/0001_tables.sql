@@ -68,7 +68,7 @@ create index ready_returned on tenure.ready (block) where id <> block;
 create table tenure.later (
   block    bigint not null,
   id       bigint not null,
-  due_at   timestamptz not null,
+  due_at   timestamptz not null constraint later_due_is_an_instant check (isfinite(due_at)),  -- each claim reckons with the first
   reason   "char" not null constraint later_reason_is_known check (reason in ('s', 'r', 'z')),  -- scheduled, retrying, snoozed
   queue    text not null,
   priority smallint not null constraint later_priority_is_1_to_4 check (priority between 1 and 4),

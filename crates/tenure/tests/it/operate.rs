@@ -2,7 +2,7 @@
 
 use tenure::JobId;
 use tenure::testing::until;
-use tenure_scenarios::protocol::{Hand, NOT_FOUND, REFUSED, Registration, sqlstate};
+use tenure_scenarios::protocol::{BAD_INPUT, Hand, NOT_FOUND, REFUSED, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
 
 async fn hand(stage: &Stage) -> Hand {
@@ -82,6 +82,26 @@ async fn a_requeued_job_is_a_new_job_that_names_the_old_one() {
         assert_eq!(stage.one::<i64>("select replaced_by from tenure.jobs where id = $1", &[&id]).await, new);
         // Twice by accident must not run it twice.
         assert_eq!(sqlstate(stage.sql.query(requeue, &[&id]).await), REFUSED);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_is_not_requeued_for_an_instant_that_nobody_can_wait_for() {
+    on_stage(Size::Ci, async |stage| {
+        let id = stage.enqueue(&act()).await;
+        let mut hand = hand(stage).await;
+        let (jobs, _) = hand.claim(1).await.unwrap();
+        hand.fail(&jobs[0], "permanent", None).await.unwrap();
+        for instant in ["'infinity'", "'-infinity'", "now() + interval '10 years 1 day'"] {
+            let requeue = format!("select tenure.requeue($1, null::json, {instant})");
+            assert_eq!(sqlstate(stage.sql.query(&requeue, &[&id]).await), BAD_INPUT, "{instant}");
+        }
+        let new: i64 = stage.one("select tenure.requeue($1, null::json, now() + interval '9 years')", &[&id]).await;
+        assert_eq!(stage.status(new).await, "scheduled");
+        // Claims reckon with the job that is due next, whatever its instant.
+        stage.enqueue(&act()).await;
+        assert_eq!(hand.claim(1).await.unwrap().0.len(), 1);
     })
     .await;
 }

@@ -18,9 +18,6 @@ use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::{number, output, when};
 
-/// Of so many groups the dead letters are counted before somebody is asked.
-const GROUPS_COUNTED: usize = 1000;
-
 /// Look at dead letters, run them again or remove them
 #[derive(Debug, Subcommand)]
 pub enum Dead {
@@ -286,9 +283,7 @@ async fn discard(args: Discard) -> Outcome {
     let named = args.which.read("discard")?;
     let client = args.connection.connect().await?;
     if let (Named::Filter(filter), false) = (&named, args.yes) {
-        let groups = client.dead_groups(filter, Some(GROUPS_COUNTED)).await?;
-        let (total, more) = (groups.iter().map(|group| group.count).sum::<u64>(), groups.len() == GROUPS_COUNTED);
-        let question = format!("discard {total}{} for good?", if more { " and more" } else { "" });
+        let question = format!("discard {} for good?", client.count_dead(filter).await?);
         let nobody = "dead discard: nobody can be asked, as this is no terminal\n        add --yes to remove them, or see them with `tenure dead list`";
         if !agreed(&question, nobody)? {
             eprintln!("nothing was discarded");

@@ -71,7 +71,7 @@ verbs! {
     Requeue "requeue" Whole ["dead requeue"];
     DeadLetters "dead_letters" None ["dead list"];
     DeadGroups "dead_groups" None ["dead list"];
-    CountDead "count_dead" None [];
+    CountDead "count_dead" None ["dead discard"];
     LineOf "line_of" None ["dead show"];
     DeadLetter "dead_letter" None ["dead show"];
     RequeueDead "requeue_dead" Steps ["dead requeue"];

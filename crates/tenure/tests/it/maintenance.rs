@@ -530,7 +530,8 @@ async fn turns_and_naps_behind_an_old_snapshot_make_no_claim_no_enqueue_and_no_t
             .await
             .unwrap();
         let after = cost().await;
-        let dearer = before.iter().zip(&after).any(|(before, after)| *after > before + 5);
+        // A level more of an index, and a page beside it; walked through, the versions would be thousands.
+        let dearer = before.iter().zip(&after).any(|(before, after)| *after > before + 10);
         assert!(!dearer, "claim, enqueue, turn: {before:?}, then {after:?}");
         forgotten.batch_execute("commit").await.unwrap();
     })

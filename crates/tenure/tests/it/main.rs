@@ -20,11 +20,14 @@ mod migrate;
 mod operate;
 mod readme;
 mod reports;
+mod reschedule;
 mod retain;
+mod schedules;
 mod schema;
 mod selections;
 mod sleep;
 mod stats;
+mod times;
 mod worker;
 mod workers;
 

@@ -530,8 +530,9 @@ async fn turns_and_naps_behind_an_old_snapshot_make_no_claim_no_enqueue_and_no_t
             .await
             .unwrap();
         let after = cost().await;
-        // A level more of an index, and a page beside it; walked through, the versions would be thousands.
-        let dearer = before.iter().zip(&after).any(|(before, after)| *after > before + 10);
+        // A turn goes down the index of duties three times; each version more that it walks through would cost it a buffer.
+        let allowed = [5, 5, 10];
+        let dearer = (0..3).any(|n| after[n] > before[n] + allowed[n]);
         assert!(!dearer, "claim, enqueue, turn: {before:?}, then {after:?}");
         forgotten.batch_execute("commit").await.unwrap();
     })

@@ -17,6 +17,7 @@ mod limits;
 mod lost_answers;
 mod maintenance;
 mod migrate;
+mod old_snapshots;
 mod operate;
 mod readme;
 mod reports;

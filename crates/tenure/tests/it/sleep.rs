@@ -3,7 +3,7 @@
 use tenure_scenarios::protocol::{Hand, Registration};
 use tenure_scenarios::{Size, Stage, on_stage};
 
-use crate::maintenance::buffers;
+use crate::old_snapshots::buffers;
 
 const QUEUES: i64 = 2;
 

@@ -11,7 +11,8 @@ use tenure::{
 };
 use tenure_scenarios::protocol::{BAD_INPUT, Registration, sqlstate};
 use tenure_scenarios::{Act, Size, Stage, on_stage};
-use tokio_postgres::SimpleQueryMessage;
+
+use crate::old_snapshots::buffers;
 
 const ACT: Act = Act::Sleep { ms: 0 };
 
@@ -402,21 +403,6 @@ async fn percentiles_of_sql_are_those_of_the_library() {
     .await;
 }
 
-async fn buffers_of_a_turn(sql: &tokio_postgres::Client) -> i64 {
-    let explain = "explain (analyze, buffers, timing off, format json) select tenure.fold_stats()";
-    let lines = sql.simple_query(explain).await.unwrap();
-    let text: String = lines
-        .iter()
-        .filter_map(|line| match line {
-            SimpleQueryMessage::Row(row) => row.get(0),
-            _ => None,
-        })
-        .collect();
-    let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let blocks = |key: &str| plan[0]["Plan"][key].as_i64().unwrap();
-    blocks("Shared Hit Blocks") + blocks("Shared Read Blocks")
-}
-
 #[tokio::test]
 async fn a_turn_reads_nothing_of_what_earlier_turns_took_away() {
     on_stage(Size::Ci, async |stage| {
@@ -430,16 +416,16 @@ async fn a_turn_reads_nothing_of_what_earlier_turns_took_away() {
             .unwrap();
         snapshot.query("select count(*) from tenure.stat_delta", &[]).await.unwrap();
         let groups: Vec<_> = (0..40).map(|n| json!({ "queue": "q", "kind": format!("k{n}"), "started": 1 })).collect();
-        let mut buffers = Vec::new();
+        let mut costs = Vec::new();
         for seq in 1..=59_i64 {
             // A minute each: a row of a minute has as many versions as turns add to it, which are six in reality.
             let tell = "select tenure.record_stats(1, $1, clock_timestamp() - (59 - $1::bigint) * interval '1 minute', $2::text::json)";
             assert!(stage.one::<bool>(tell, &[&seq, &json!(groups).to_string()]).await);
             until("it is folded", async || {
-                let seen = buffers_of_a_turn(&stage.sql).await;
+                let seen = buffers(&stage.sql, "select tenure.fold_stats()").await;
                 // A turn that has to wait for another test's transaction folds nothing.
                 let is_folded = stage.count("select count(*) from tenure.stat_delta", &[]).await == 0;
-                buffers.extend(is_folded.then_some(seen));
+                costs.extend(is_folded.then_some(seen));
                 is_folded
             })
             .await;
@@ -449,8 +435,8 @@ async fn a_turn_reads_nothing_of_what_earlier_turns_took_away() {
             part.sort_unstable();
             part[part.len() / 2]
         };
-        let (early, late) = (median(&buffers[5..20]), median(&buffers[buffers.len() - 15..]));
-        assert!(late < 2 * early + 100, "{early} buffers a turn, and then {late}: {buffers:?}");
+        let (early, late) = (median(&costs[5..20]), median(&costs[costs.len() - 15..]));
+        assert!(late < 2 * early + 100, "{early} buffers a turn, and then {late}: {costs:?}");
         drop(snapshot);
     })
     .await;

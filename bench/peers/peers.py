@@ -52,6 +52,11 @@ class Peer:
         return f"{self.package} {found[1]}"
 
 
+def tenure(workers):
+    """So many workers in one program, each with one connection that claims and reports; all else as it is by default."""
+    return Setting(32, {"PEER_WORKERS": workers})
+
+
 def graphile(concurrency, jobs):
     """4 queues in the worker's memory, each of so many jobs; ends are written together every 5 ms."""
     return Setting(concurrency, {"PEER_LOCAL_QUEUES": 4, "PEER_LOCAL_QUEUE_JOBS": jobs, "PEER_BATCH_MS": 5})
@@ -99,7 +104,7 @@ PEERS = [
         program="tenure",
         package="tenure",
         ended="kept",
-        settings=(Setting(8), Setting(32), Setting(128)),
+        settings=(tenure(1), tenure(2), tenure(4)),
         stored="select count(*) from tenure.job",
         recorded="""select not exists (select from tenure.ready) and not exists (select from tenure.lease)
             and not exists (select from tenure.later) and not exists (select from tenure.held)""",

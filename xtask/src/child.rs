@@ -90,10 +90,15 @@ fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
+/// The signal that came: nothing more can be started.
+pub(crate) fn caught() -> Option<i32> {
+    Some(CAUGHT.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
+}
+
 fn stop_if_caught() -> Result<()> {
-    match CAUGHT.load(Ordering::SeqCst) {
-        0 => Ok(()),
-        signal => bail!("stopped by signal {signal}"),
+    match caught() {
+        None => Ok(()),
+        Some(signal) => bail!("stopped by signal {signal}"),
     }
 }
 

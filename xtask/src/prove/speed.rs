@@ -71,12 +71,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let (rounds, mut lines) = measured(&chosen, size, options.peers)?;
     lines.extend(ended(&rounds));
     for part in &chosen {
-        lines.extend(guarded(part.name, || (part.lines)(&rounds)).unwrap_or_else(|failed| vec![failed]));
+        lines.extend(guarded(part.name, || (part.lines)(&whole(part, &rounds))).unwrap_or_else(|failed| vec![failed]));
     }
     if options.quick {
         lines.iter_mut().for_each(judge_no_speed);
     }
     table::print("speed", options.quick, options.json, &lines)
+}
+
+/// The rounds in which all ran that the part needs. What did not run has a line of its own; with no such round the part has one too.
+fn whole(part: &Part, rounds: &[Round]) -> Vec<Round> {
+    let whole: Vec<Round> =
+        rounds.iter().filter(|round| part.needs.iter().all(|run| round.contains_key(run))).cloned().collect();
+    if whole.is_empty() { rounds.to_vec() } else { whole }
 }
 
 /// Every job that was enqueued has ended: the one thing that a small run can show.
@@ -115,14 +122,20 @@ fn measured(chosen: &[Part], size: Size, with_peers: bool) -> Result<(Vec<Round>
         runs.len()
     ));
     let (mut rounds, mut lines) = (Vec::new(), Vec::new());
-    for n in 1..=count {
+    'rounds: for n in 1..=count {
         let mut round = Round::new();
         for (place, &run) in runs.iter().enumerate() {
+            if child::caught().is_some() {
+                rounds.push(round);
+                break 'rounds;
+            }
             let name = format!("round {n} of {count}, {run:?}");
             say(&format!("{name} ({} of {})", place + 1, runs.len()));
             let start = Instant::now();
             let _ = guarded(&name, || {
-                round.insert(run, report(&tenure, &run.arguments(size), server.url())?);
+                let report = report(&tenure, &run.arguments(size), server.url())?;
+                figures(&report).iter().for_each(|told| say(&format!("{name}: {told}")));
+                round.insert(run, report);
                 Ok(Vec::new())
             })
             .map_err(|line| lines.push(line));
@@ -130,12 +143,41 @@ fn measured(chosen: &[Part], size: Size, with_peers: bool) -> Result<(Vec<Round>
         }
         rounds.push(round);
     }
-    if with_peers {
+    if with_peers && child::caught().is_none() {
         lines
             .extend(guarded("other queues", || peers::lines(server.url(), size)).unwrap_or_else(|failed| vec![failed]));
     }
     lines.extend(guarded("the server stops", || server.stop().map(|()| Vec::new())).err());
     Ok((rounds, lines))
+}
+
+/// What each run of a report found, in a few words: who breaks off a proof of half an hour has seen something.
+fn figures(report: &Value) -> Vec<String> {
+    const TOLD: [&str; 10] = [
+        "form",
+        "producers",
+        "concurrency",
+        "workers",
+        "copy_per_s",
+        "jobs_per_s",
+        "wal_bytes_per_job",
+        "peak_mb",
+        "p50_ms",
+        "p99_ms",
+    ];
+    let told = |run: &Value| {
+        let known = TOLD.iter().filter(|name| !run[**name].is_null());
+        known.map(|name| format!("{name} {}", rounded(&run[*name]))).collect::<Vec<_>>().join(", ")
+    };
+    report["runs"].as_array().into_iter().flatten().map(told).filter(|told| !told.is_empty()).collect()
+}
+
+fn rounded(value: &Value) -> String {
+    match value {
+        Value::Number(number) if number.is_f64() => format!("{:.2}", number.as_f64().unwrap_or_default()),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Each run once, in the order of the parts.
@@ -189,6 +231,21 @@ mod tests {
         assert_eq!(all.iter().filter(|run| **run == Run::Floor).count(), 1);
         assert_eq!(all.iter().filter(|run| **run == Run::Row).count(), 1);
         assert_eq!(all.len(), 14, "{all:?}");
+    }
+
+    #[test]
+    fn a_part_is_judged_by_the_rounds_in_which_all_of_it_ran() {
+        let part = || parts().into_iter().find(|part| part.name == "latency").expect("it is there");
+        let round = |runs: &[Run]| runs.iter().map(|run| (*run, json!({}))).collect::<Round>();
+        let (both, half) = (round(&[Run::Floor, Run::Latency]), round(&[Run::Floor]));
+        assert_eq!(whole(&part(), &[both.clone(), half.clone(), both]).len(), 2);
+        assert_eq!(whole(&part(), &[half]).len(), 1, "it says what is missing");
+    }
+
+    #[test]
+    fn figures_are_told_as_they_come() {
+        let report = json!({ "runs": [{ "form": "copy", "jobs_per_s": 12_345.678, "slices": [1] }, { "p50_ms": 1 }] });
+        assert_eq!(figures(&report), ["form copy, jobs_per_s 12345.68", "p50_ms 1"]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Driver for Tenure {
             workers.push(Worker::builder(&self.url).queue(QUEUE, concurrency).handle(handler).start().await?);
         }
         Ok(Box::pin(async move {
-            workers.iter().for_each(Worker::shutdown);
+            workers.iter().for_each(|worker| worker.shutdown());
             for mut worker in workers {
                 ensure!(worker.join().await.clean, "a worker did not stop cleanly");
             }

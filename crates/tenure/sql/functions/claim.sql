@@ -35,6 +35,7 @@ declare
   v_lane smallint;
   v_at integer;          -- place of this queue and lane in p_after
   v_want integer;        -- still wanted from this queue
+  v_most integer;        -- of them in this pass
   v_rows integer;        -- rows of ready to look at in this pass
   v_seen integer;
   v_got integer;
@@ -87,47 +88,48 @@ begin
       end if;
       v_rows := case when v_lane = -1 then 1 else v_want / 100 + 1 end;
       loop
+        v_most := case v_lane when -1 then 1 else v_want end;
         with picked as materialized (
           select r.id, r.mask, bit_count(r.mask)::integer as jobs
           from tenure.ready r
           where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] and r.kind = any(v_kinds)
           order by r.id limit v_rows
           for update skip locked),
-        sized as (
-          select p.id, p.mask, p.jobs,
-                 least(p.jobs, case v_lane when -1 then 1 else v_want end - (sum(p.jobs) over (order by p.id) - p.jobs))::integer as take
-          from picked p),
+        span as materialized (
+          select min(p.id) as low, max(p.id) as high, count(*) as rows, coalesce(sum(p.jobs), 0) as jobs from picked p),
+        -- The bundle in which what is wanted ends, if it does not end with a bundle.
+        last as materialized (
+          select q.id, case when q.take > 0 then tenure.mask_first(q.mask, q.take) end as mask, q.take
+          from (select p.id, p.mask, p.jobs, v_most - (sum(p.jobs) over (order by p.id) - p.jobs)::integer as take from picked p) q
+          where (select s.jobs from span s) > v_most and q.take < q.jobs
+          order by q.id limit 1),
         gone as (
           delete from tenure.ready r
-          where r.queue = p_queues[i] and r.priority = v_lane
-            and r.id >= (select min(p.id) from picked p) and r.id <= (select max(p.id) from picked p)
-            and r.id = any(array(select s.id from sized s where s.take = s.jobs))
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id >= (select s.low from span s) and r.id <= (select s.high from span s)
+            and r.id = any(array(select p.id from picked p where p.id < coalesce((select l.id from last l), 9223372036854775807)))
           returning r.id, r.kind, r.attempt, r.flags, r.block, r.mask),
-        last as (
-          select s.id, tenure.mask_first(s.mask, s.take) as mask from sized s where s.take > 0 and s.take < s.jobs),
         cut as (
           update tenure.ready r set mask = r.mask & ~ c.mask
           from last c
-          where r.queue = p_queues[i] and r.priority = v_lane and r.id = (select l.id from last l) and r.id = c.id
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id = (select l.id from last l) and r.id = c.id and c.take > 0
           returning r.id, r.kind, r.attempt, r.flags, r.block, c.mask),
         taken as (
           select g.id, g.kind, g.attempt, g.flags, g.block, g.mask, (row_number() over (partition by g.kind, g.attempt, g.flags order by g.id) - 1) / c_pieces_max as part
           from (select n.id, n.kind, n.attempt, n.flags, n.block, n.mask from gone n union all select c.id, c.kind, c.attempt, c.flags, c.block, c.mask from cut c) g),
         leased as (
           insert into tenure.lease (worker_id, queue, kind, attempt, flags, leased_at, blocks, strip)
-          select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array_agg(t.block order by t.id), tenure.join_bits(t.mask order by t.id)
+          select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array_agg(t.block), tenure.join_bits(t.mask)  -- both see the pieces in the same order
           from taken t where t.kind <> all(p_solo_kinds) group by t.kind, t.attempt, t.flags, t.part
           union all
           select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array[t.block], tenure.mask_of(n.job_id)
           from taken t cross join lateral tenure.jobs_in(array[t.block], t.mask) n where t.kind = any(p_solo_kinds)
           returning id, bit_count(strip) as jobs)
-        select array(select l.id from leased l order by l.id), (select sum(l.jobs) from leased l),
-               (select max(g.id) from gone g), (select count(*) from picked),
+        select array(select l.id from leased l order by l.id), (select sum(l.jobs) from leased l), (select max(g.id) from gone g), s.rows,
                -- All that this worker can run is taken, whole: what stands there is of other kinds, or held, and is not walked over again and again.
-               case when (select count(*) from picked) < v_rows and (select coalesce(sum(p.jobs), 0) from picked p) <= v_want then
+               case when s.rows < v_rows and s.jobs <= v_want then
                  (select r.id from tenure.ready r where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] order by r.id desc limit 1)
                end
-          into v_new, v_got, v_last, v_seen, v_end;
+          into v_new, v_got, v_last, v_seen, v_end from span s;
         p_after[v_at] := coalesce(greatest(v_last, v_end), p_after[v_at]);
         exit when v_got is null;
         v_leases := v_leases || v_new;

@@ -12,7 +12,7 @@ language sql immutable as $$
   from unnest(p_blocks) with ordinality as b(block, o)
   cross join lateral (select substring(p_strip from (b.o::integer - 1) * 128 + 1 for 128) as mask) m
   cross join lateral (select position(B'1' in m.mask) - 1 as first, bit_count(m.mask) as bits) f
-  cross join lateral generate_series(f.first, case f.bits when 0 then -2 when 1 then f.first else 127 end) as n(n)
+  cross join lateral (select generate_series(f.first, case f.bits when 0 then -2 when 1 then f.first else 127 end) as n) n
   where get_bit(m.mask, n.n) = 1
 $$;
 

@@ -46,15 +46,15 @@ begin
   if v_jobs = 0 then
     return;
   end if;
-  -- Only what may be refused is looked at one by one.
-  perform tenure.check_payload(u.payload) from unnest(p_payloads) as u(payload)
+  -- Only what may be refused is looked at one by one. Arrays are unnested in the list of columns: as a source of rows they would be stored once more.
+  perform tenure.check_payload(u.payload) from (select unnest(p_payloads) as payload) u
     where u.payload is null or octet_length(u.payload::text) > 65536 or position(E'\\u' in u.payload::text) > 0;
   perform pg_current_xact_id();
   v_blocks := array(select nextval('tenure.block_id') from generate_series(1, (v_jobs + c_bundle_jobs - 1) / c_bundle_jobs));
   insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload)
-    select v_blocks[(u.o - 1) / c_bundle_jobs + 1] * 128 + (u.o - 1) % c_bundle_jobs, p_queue, p_kind, p_priority,
+    select v_blocks[u.n / c_bundle_jobs + 1] * 128 + u.n % c_bundle_jobs, p_queue, p_kind, p_priority,
            p_max_attempts, p_timeout_ms, v_now, v_due_at, u.payload
-    from unnest(p_payloads) with ordinality as u(payload, o);
+    from (select generate_series(0, v_jobs - 1) as n, unnest(p_payloads) as payload) u;
   if v_due_at > v_now then
     insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
       select b.block, b.block, v_due_at, 's', p_queue, p_priority, p_kind, 0, 0,
@@ -67,5 +67,5 @@ begin
       from unnest(v_blocks) with ordinality as b(block, o);
     perform tenure.wake_one(p_queue);
   end if;
-  return query select v_blocks[(o - 1) / c_bundle_jobs + 1] * 128 + (o - 1) % c_bundle_jobs from generate_series(1, v_jobs) as o;
+  return query select v_blocks[u.n / c_bundle_jobs + 1] * 128 + u.n % c_bundle_jobs from (select generate_series(0, v_jobs - 1) as n) u;
 end $$;

@@ -319,9 +319,9 @@ impl Claimer {
         let resumed = view.cursors.learn_pauses(&trailer, Instant::now());
         engine.take_in(jobs);
         engine.give_back(strangers);
-        // Short of what was wanted: perhaps the rest is below the cursor.
-        let short = full.iter().zip(wants).any(|(full, want)| *want > 0 && !full);
-        self.low_wanted |= got > 0 && short && !pass.low;
+        // While there is work, something may be committed below the cursor: where claims come short it is wanted at once, and where
+        // they never do nothing else would look for it.
+        self.low_wanted |= got > 0 && !pass.low;
         self.resumed |= resumed;
         self.note(&trailer);
         Ok(Passed { got, full })

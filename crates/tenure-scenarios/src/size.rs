@@ -54,6 +54,14 @@ const fn seconds(ci: u64, full: u64) -> Sized<Duration> {
 pub const FIRE: Sized<Duration> = seconds(6, 60);
 /// Claims under fire: jobs enqueued before it starts; more are added all the time.
 pub const FIRE_JOBS: Sized<usize> = sized(4_000, 40_000);
+/// Schedules of one run per second, under fire.
+pub const SCHEDULES: Sized<usize> = sized(20, 200);
+/// Workers that fire them.
+pub const SCHEDULERS: Sized<usize> = sized(3, 5);
+/// How long.
+pub const SCHEDULE_TIME: Sized<Duration> = seconds(8, 600);
+/// A worker is frozen, and mostly killed, every so often.
+pub const SCHEDULE_KILL_EVERY: Sized<Duration> = seconds(2, 10);
 /// Kills of a worker by signal 9.
 pub const KILLS: Sized<usize> = sized(3, 20);
 /// The job that is longer than its lease.

@@ -21,6 +21,7 @@ pub mod poison;
 pub mod pooler;
 pub mod race;
 pub mod retention;
+pub mod schedules;
 pub mod snooze;
 pub mod sweep;
 mod sweep_verbs;

@@ -69,6 +69,8 @@ verbs! {
     CountUnfinished "count_unfinished" None ["job cancel"];
     CancelMany "cancel_many" Steps ["job cancel"];
     Requeue "requeue" Whole ["dead requeue"];
+    Reschedule "reschedule" Whole ["job reschedule"];
+    RunNow "run_now" Whole ["job run"];
     DeadLetters "dead_letters" None ["dead list"];
     DeadGroups "dead_groups" None ["dead list"];
     CountDead "count_dead" None ["dead discard"];
@@ -90,6 +92,15 @@ verbs! {
     PrunePreview "prune_preview" None ["prune"];
     Settings "settings" None ["setting list", "setting set", "setting unset"];
     SetSetting "set_setting" Whole ["setting set", "setting unset"];
+    AddSchedule "add_schedule" Whole ["schedule add"];
+    EditSchedule "edit_schedule" Whole ["schedule edit"];
+    PauseSchedule "pause_schedule" Whole ["schedule pause"];
+    ResumeSchedule "resume_schedule" Whole ["schedule resume"];
+    RemoveSchedule "remove_schedule" Whole ["schedule remove"];
+    RunSchedule "run_schedule" Whole ["schedule run"];
+    Schedules "schedules" None ["schedule list"];
+    Schedule "schedule" None ["schedule show", "schedule edit", "schedule next"];
+    ScheduleRuns "schedule_runs" None ["schedule show"];
     UnhandledKinds "unhandled_kinds" None ["status"];
     Workers "workers" None ["worker list", "status"];
     DrainWorker "drain_worker" Whole ["worker drain", "worker resume"];

@@ -92,6 +92,18 @@ pub const KEEP_MAX: Duration = Duration::from_secs(3_155_760_000);
 
 /// Statistics are kept by the minute.
 pub const STATS_STEP_MIN: Duration = Duration::from_secs(60);
+/// How long a schedule's jobs may be spread, at most.
+pub const SCHEDULE_JITTER_MAX: Duration = Duration::from_secs(86_400);
+/// Missed runs of a schedule that are made up for, when all are and no number is given.
+pub const SCHEDULE_MISSED_DEFAULT: u32 = 100;
+/// And at most.
+pub const SCHEDULE_MISSED_MAX: u32 = 1_000;
+/// How old a missed run may be that is made up for, when all are and no age is given.
+pub const SCHEDULE_WINDOW_DEFAULT: Duration = Duration::from_secs(86_400);
+/// And at most.
+pub const SCHEDULE_WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// How long is kept which runs a schedule had.
+pub const SCHEDULE_RUNS_KEEP: Duration = Duration::from_secs(7 * 86_400);
 
 /// Connections of a client.
 pub const POOL_SIZE_DEFAULT: usize = 4;

@@ -21,11 +21,14 @@ mod old_snapshots;
 mod operate;
 mod readme;
 mod reports;
+mod reschedule;
 mod retain;
+mod schedules;
 mod schema;
 mod selections;
 mod sleep;
 mod stats;
+mod times;
 mod worker;
 mod workers;
 

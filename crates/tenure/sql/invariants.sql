@@ -76,3 +76,8 @@ union all
 select r.schedule_id, null, r.logical_at from tenure.schedule_run r
 where r.state = 'queued' and not exists (select from tenure.schedule s where s.id = r.schedule_id and s.queued_at = r.logical_at)
 limit 100;
+
+-- name: backfills: one that has ended has dealt with its times, or was cancelled, and has no job that goes on
+select b.id, b.done, cardinality(b.times) as times, b.open_jobs from tenure.schedule_backfill b
+where b.ended_at is not null and (b.cancelled_at is null and b.done < cardinality(b.times) or cardinality(b.open_jobs) > 0)
+limit 100;

@@ -19,6 +19,7 @@ pub mod pause;
 pub mod plans;
 pub mod poison;
 pub mod pooler;
+pub mod punctual;
 pub mod race;
 pub mod retention;
 pub mod schedules;

@@ -53,6 +53,11 @@ pub async fn under_fire(size: Size) -> Vec<Measure> {
         let times = watch.count("select count(*) from tenure.schedule_run").await;
         let missing = "select coalesce(sum(extract(epoch from span.last - span.first)::bigint + 1 - span.runs), 0)::bigint
             from (select min(logical_at) as first, max(logical_at) as last, count(*) as runs from tenure.schedule_run group by schedule_id) span";
+        let late = async |of: f64| {
+            let late = format!("select (1000 * percentile_cont({of}) within group (order by extract(epoch from noted_at - logical_at)))::bigint from tenure.schedule_run");
+            watch.count(&late).await as f64 / 1_000.0
+        };
+        let (p50, p99) = (late(0.5).await, late(0.99).await);
         let seconds = time.as_secs_f64();
         let measures = vec![
             Measure::new(
@@ -61,6 +66,8 @@ pub async fn under_fire(size: Size) -> Vec<Measure> {
                 times as f64,
                 "",
             ),
+            Measure::new("fired after their time, p50", Bound::AtMost(0.25), p50, "s"),
+            Measure::new("fired after their time, p99", Bound::AtMost(5.0), p99, "s"),
             Measure::count("of their times, missing", 0, watch.count(missing).await),
             Measure::count("left out", 0, watch.count("select coalesce(sum(left_out), 0)::bigint from tenure.schedule").await),
             Measure::count("fired twice", 0, watch.count("select (select count(*) from tenure.job) - (select count(*) from tenure.schedule_run)").await),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tenure::lifecycle::State;
 use tenure::verbs::{Effect, Verb};
 use tenure::{
-    CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions, Moved,
-    RawJson, RequeuePace, Rule, Schedule, StatsFilter,
+    Backfill, CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions,
+    Moved, RawJson, RequeuePace, Rule, Schedule, StatsFilter,
 };
 use tokio_postgres::types::Type;
 use tokio_postgres::{NoTls, Transaction};
@@ -135,7 +135,14 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::RunSchedule
         | Verb::Schedules
         | Verb::Schedule
-        | Verb::ScheduleRuns => declare(stage, case.verb, &scene.queue).await,
+        | Verb::ScheduleRuns
+        | Verb::AuditSchedule
+        | Verb::TroubledSchedules
+        | Verb::AddBackfill
+        | Verb::BackfillPreview
+        | Verb::Backfills
+        | Verb::Backfill
+        | Verb::CancelBackfill => scene.job = declare(stage, case.verb, &scene.queue).await,
         Verb::RequeueDead | Verb::DiscardDead => scene.bury(stage, size::SWEEP_DEAD.at(stage.size)).await,
         Verb::Prune | Verb::PrunePreview => past(stage).await,
         Verb::Stats | Verb::WorkerStats => told(stage, &scene.queue).await,
@@ -153,14 +160,22 @@ async fn told(stage: &Stage, queue: &str) {
     assert_eq!(stage.count(tell, &[&fastrand::i64(1..), &groups]).await, 1);
 }
 
-/// A schedule of that name, whose time does not come.
-async fn declare(stage: &Stage, verb: Verb, name: &str) {
+/// A schedule of that name, whose time does not come. The number of its backfill, where the verb is about one.
+async fn declare(stage: &Stage, verb: Verb, name: &str) -> i64 {
     stage.count("select tenure.add_schedule($1, '@yearly', 'UTC', 'act', '{}', $1)", &[&name]).await;
-    if verb == Verb::ResumeSchedule {
-        stage.count("select tenure.pause_schedule($1)::int::bigint", &[&name]).await;
-    }
-    if verb == Verb::ScheduleRuns {
-        stage.count("select tenure.run_schedule($1)", &[&name]).await;
+    match verb {
+        Verb::ResumeSchedule => stage.count("select tenure.pause_schedule($1)::int::bigint", &[&name]).await,
+        Verb::ScheduleRuns => stage.count("select tenure.run_schedule($1)", &[&name]).await,
+        Verb::TroubledSchedules => {
+            let fail = "update tenure.schedule set error = 'swept', error_at = '2001-01-01Z' where name = $1";
+            stage.execute(fail, &[&name]).await;
+            0
+        }
+        Verb::Backfills | Verb::Backfill | Verb::CancelBackfill => {
+            let begin = "select tenure.add_backfill($1, array(select make_date(n, 1, 1)::timestamp at time zone 'UTC' from generate_series(2001, 2003) n))";
+            stage.count(begin, &[&name]).await
+        }
+        _ => 0,
     }
 }
 
@@ -314,6 +329,11 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
              (select count(*) from tenure.schedule_runs where schedule = p.queue and state = 'by hand')";
             (columns, "1 1".to_owned())
         }
+        Verb::AddBackfill => (
+            "(select string_agg(state || ' ' || times, ' ') from tenure.backfills where schedule = p.queue)",
+            "active 2".to_owned(),
+        ),
+        Verb::CancelBackfill => ("(select state from tenure.backfills where id = p.job)", "cancelled".to_owned()),
         // A job and its outcome go together.
         Verb::Prune => {
             let columns = "(select count(*) from tenure.job where queue = 'default'),
@@ -340,6 +360,11 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::Schedules
         | Verb::Schedule
         | Verb::ScheduleRuns
+        | Verb::AuditSchedule
+        | Verb::TroubledSchedules
+        | Verb::BackfillPreview
+        | Verb::Backfills
+        | Verb::Backfill
         | Verb::UnhandledKinds
         | Verb::Workers
         | Verb::WorkerDrained
@@ -353,6 +378,15 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
 
 fn schedule(scene: &Scene, rule: &str) -> Schedule {
     Schedule::new(&scene.queue, Rule::new(rule, "UTC").expect("a rule"), job(scene))
+}
+
+/// Two times of a yearly schedule.
+fn backfill(scene: &Scene) -> Backfill {
+    Backfill::new(&scene.queue, new_year(2001)).until(new_year(2002))
+}
+
+fn new_year(year: u16) -> std::time::SystemTime {
+    tenure::instant::read(&format!("{year}-01-01T00:00Z"), None).expect("an instant").at
 }
 
 fn job(scene: &Scene) -> Enqueue {
@@ -413,7 +447,14 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         | Verb::RunSchedule
         | Verb::Schedules
         | Verb::Schedule
-        | Verb::ScheduleRuns => Box::pin(call_about_time(client, case, scene)).await,
+        | Verb::ScheduleRuns
+        | Verb::AuditSchedule
+        | Verb::TroubledSchedules
+        | Verb::AddBackfill
+        | Verb::BackfillPreview
+        | Verb::Backfills
+        | Verb::Backfill
+        | Verb::CancelBackfill => Box::pin(call_about_time(client, case, scene)).await,
         Verb::DeadLetters => client.dead_letters(&dead, None, None).await.map(|dead| assert_eq!(dead.len(), 3)),
         Verb::DeadGroups => client.dead_groups(&dead, None).await.map(|groups| assert_eq!(groups[0].count, 3)),
         Verb::CountDead => client.count_dead(&dead).await.map(|count| assert_eq!(count, 3)),
@@ -477,6 +518,23 @@ async fn call_about_time(client: &Client, case: Case, scene: &Scene) -> Result<(
         }
         Verb::Schedule => client.schedule(queue).await.map(|found| assert_eq!(found.expect("it is there").name, queue)),
         Verb::ScheduleRuns => client.schedule_runs(queue, None, None).await.map(|runs| assert_eq!(runs.len(), 1)),
+        Verb::AuditSchedule => {
+            client.audit_schedule(queue, new_year(2001), None).await.map(|audit| assert_eq!(audit.schedule, queue))
+        }
+        Verb::TroubledSchedules => {
+            let troubled = client.troubled_schedules(Some(1_000)).await;
+            troubled.map(|troubled| assert!(troubled.iter().any(|schedule| schedule.name == queue)))
+        }
+        Verb::AddBackfill => client.add_backfill(&backfill(scene), Some("swept")).await.map(drop),
+        Verb::BackfillPreview => client
+            .backfill_preview(&backfill(scene))
+            .await
+            .map(|preview| assert_eq!((preview.times, preview.ran), (2, 0))),
+        Verb::Backfills => client.backfills(Some(queue), None, None).await.map(|found| assert_eq!(found.len(), 1)),
+        Verb::Backfill => {
+            client.backfill(scene.job).await.map(|found| assert_eq!(found.expect("it is there").times, 3))
+        }
+        Verb::CancelBackfill => client.cancel_backfill(scene.job, Some("swept")).await.map(drop),
         verb => unreachable!("{verb:?} is not about time"),
     }
 }

@@ -3,8 +3,8 @@
 -- version and the next time that it was made for: whoever comes second, with an old definition, after a pause or from a clock of its own changes nothing.
 -- So there is no leader, and nobody holds a lock while he computes. (schedule, logical time) is the primary key of schedule_run besides.
 
--- fire_in_ms: when the next schedule wants to be looked at, if that is before maintenance comes again; 0: it is overdue. Null: none. Behind somebody's old
--- snapshot all entries that schedules ever had in the index stay: only with p_all it looks for what was due long ago, which leaves no entries behind.
+-- fire_in_ms: when the next schedule or backfill wants to be looked at, if that is before maintenance comes again; 0: it is overdue. Null: none. Behind
+-- somebody's old snapshot all entries that they ever had in the index stay: only with p_all it looks for what was due long ago, which leaves no entries behind.
 create or replace function tenure.fire_in_ms(p_all boolean default false) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -14,18 +14,21 @@ declare
   v_from constant timestamptz := case when p_all then '-infinity' else v_now - c_since end;
   v_look_at timestamptz;
 begin
-  select s.look_at into v_look_at from tenure.schedule s where s.look_at > v_from and s.look_at <= v_now + c_ahead order by s.look_at, s.id limit 1;
+  v_look_at := least(
+    (select s.look_at from tenure.schedule s where s.look_at > v_from and s.look_at <= v_now + c_ahead order by s.look_at, s.id limit 1),
+    (select b.look_at from tenure.schedule_backfill b where b.look_at > v_from and b.look_at <= v_now + c_ahead order by b.look_at, b.id limit 1));
   return case when v_look_at is not null then greatest(0, ceil(extract(epoch from v_look_at - v_now) * 1000))::bigint end;
 end $$;
 
 -- due_schedules: what there is to decide about the schedules that want to be looked at, oldest first, and what time it is. p_all as in fire_in_ms.
+-- Backfills want no decision: they are moved on first.
 -- Returns {"now_us", "schedules": [{"id", "version", "name", "rule", "zone", "gap", "twice", "missed", "missed_max", "missed_window_ms", "anchor_us",
 -- "starts_us", "ends_us", "next_us", "from_us"}, …], "next_ms": when there is none yet, as fire_in_ms}: microseconds since 1970; next_us null: nobody has
 -- computed a time since from_us.
--- Locks: none, but for schedules that were removed: what is left of them goes after a while (their own rows, skip locked).
+-- Locks: none of the schedules; those of move_backfills; and of schedules that were removed their own rows, skip locked: what is left of them goes after a while.
 create or replace function tenure.due_schedules(p_all boolean default false, p_limit integer default 200) returns json
 language plpgsql security definer
-set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off set lock_timeout = '100ms' as $$
 declare
   c_since constant interval := '60 seconds';
   v_now constant timestamptz := clock_timestamp();
@@ -35,6 +38,7 @@ begin
   if p_all then
     perform tenure.forget_removed(v_now);
   end if;
+  perform tenure.move_backfills(v_from);
   select json_agg(json_build_object(
            'id', d.id, 'version', d.version, 'name', d.name, 'rule', d.rule, 'zone', d.zone, 'gap', d.gap, 'twice', d.twice, 'missed', d.missed,
            'missed_max', d.missed_max, 'missed_window_ms', d.missed_window_ms, 'anchor_us', tenure.to_us(d.anchor_at), 'starts_us', tenure.to_us(d.starts_at),
@@ -46,7 +50,8 @@ end $$;
 
 -- fire: does what was decided. p_plans: [{"id", "version", "was_us": next_us as it was read, "fire_us": [logical times], "out_us": [first, last, number]
 -- of missed times that are left out, or null, "next_us": the first time that is left, "more": it has come already, "error": why there is no plan}, …].
--- Schedules that cannot fire are noted in their row, do not stop the others, and are tried again a minute later.
+-- Schedules that cannot fire are noted in their row, do not stop the others, and are tried again a minute later. What cannot be done within a second is
+-- left for the next call.
 -- Returns {"jobs": enqueued, "failed": schedules that could not fire, "next_ms": as fire_in_ms}.
 -- Locks: each schedule's row, in the order of their ids, skip locked; with overlap "cancel" those of cancel for its last job, waited for for a tenth of
 -- a second at most; those of an enqueue.
@@ -54,29 +59,46 @@ create or replace function tenure.fire(p_plans json) returns json
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off set lock_timeout = '100ms' as $$
 declare
-  v_plan record;
-  v_jobs bigint := 0;
-  v_failed bigint := 0;
+  c_time constant interval := '1 second';
+  v_done record;
 begin
-  begin
-    select coalesce(sum(tenure.fire_one(p.plan)), 0) into v_jobs
-      from (select e.plan from json_array_elements(p_plans) as e(plan) order by (e.plan ->> 'id')::bigint) p;
-  exception when others then
-    -- One of them, and nobody knows which: each for itself then.
-    v_jobs := 0;
-    for v_plan in select e.plan from json_array_elements(p_plans) as e(plan) order by (e.plan ->> 'id')::bigint loop
-      begin
-        v_jobs := v_jobs + tenure.fire_one(v_plan.plan);
-      exception when others then
-        perform tenure.note_failure((v_plan.plan ->> 'id')::bigint, (v_plan.plan ->> 'version')::bigint, sqlerrm, sqlstate);
-        v_failed := v_failed + 1;
-      end;
-    end loop;
-  end;
-  return json_build_object('jobs', v_jobs, 'failed', v_failed, 'next_ms', tenure.fire_in_ms());
+  select f.jobs, f.failed into v_done from tenure.fire_divided(p_plans, clock_timestamp() + c_time) f;
+  return json_build_object('jobs', v_done.jobs, 'failed', v_done.failed, 'next_ms', tenure.fire_in_ms());
 end $$;
 
--- fire_one: one schedule. Returns the number of jobs that it has enqueued.
+-- fire_divided: some schedules, all or none; when one of them fails, and nobody knows which, each half of them for itself.
+create or replace function tenure.fire_divided(p_plans json, p_until timestamptz, out jobs bigint, out failed bigint)
+language plpgsql as $$
+declare
+  v_plans constant integer := json_array_length(p_plans);
+  v_half json;
+  v_done record;
+begin
+  jobs := 0;
+  failed := 0;
+  if v_plans = 0 or clock_timestamp() > p_until then
+    return;
+  end if;
+  begin
+    select f.jobs, f.rest into v_done from tenure.fire_together(p_plans) f;
+    jobs := v_done.jobs + (select coalesce(sum(tenure.fire_one(p.plan)), 0)
+                           from (select e.plan from json_array_elements(v_done.rest) as e(plan) order by (e.plan ->> 'id')::bigint) p);
+    return;
+  exception when others then
+    if v_plans = 1 then
+      perform tenure.note_failure((p_plans -> 0 ->> 'id')::bigint, (p_plans -> 0 ->> 'version')::bigint, sqlerrm, sqlstate);
+      failed := 1;
+      return;
+    end if;
+  end;
+  for v_half in select json_agg(e.plan order by e.o) from json_array_elements(p_plans) with ordinality as e(plan, o) group by e.o > v_plans / 2 loop
+    select f.jobs, f.failed into v_done from tenure.fire_divided(v_half, p_until) f;
+    jobs := jobs + v_done.jobs;
+    failed := failed + v_done.failed;
+  end loop;
+end $$;
+
+-- fire_one: one schedule, whatever there is about it. Returns the number of jobs that it has enqueued.
 create or replace function tenure.fire_one(p_plan json) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -147,8 +169,8 @@ begin
         look_at = case when (p_plan ->> 'more')::boolean then v_now else least(v_next_at, case when v_schedule.queued_at is not null then v_now + c_look_again end) end,
         runs = s.runs + v_runs, left_out = s.left_out + v_left_out
     where s.id = v_schedule.id;
-  if v_runs > 0 and random() < 0.05 then
-    perform tenure.forget_runs(v_schedule.id, v_now - tenure.runs_kept(), 100);
+  if v_runs > 0 and random() < 0.005 then
+    perform tenure.forget_runs(v_schedule.id, v_now);
   end if;
   return v_runs;
 end $$;
@@ -196,7 +218,7 @@ create or replace function tenure.note_failure(p_schedule bigint, p_version bigi
 language plpgsql as $$
 declare
   v_now constant timestamptz := clock_timestamp();
-  v_passing constant boolean := coalesce(p_state in ('55P03', '40001', '40P01', 'TN005'), false);
+  v_passing constant boolean := coalesce(tenure.is_passing(p_state), false);
 begin
   update tenure.schedule s
     set error = case when v_passing then s.error else left(p_message, 4000) end, error_at = case when v_passing then s.error_at else coalesce(s.error_at, v_now) end,
@@ -204,9 +226,31 @@ begin
     where s.id = (select x.id from tenure.schedule x where x.id = p_schedule and x.version = p_version and x.paused_at is null and x.removed_at is null for update skip locked);
 end $$;
 
--- forget_runs: removes what is noted of a schedule's oldest times. Returns how many rows went.
-create or replace function tenure.forget_runs(p_schedule bigint, p_before timestamptz, p_limit integer) returns bigint
-language plpgsql as $$
+-- is_passing: is that only somebody who was in the way for a moment?
+create or replace function tenure.is_passing(p_state text) returns boolean
+language sql immutable as $$ select p_state in ('55P03', '40001', '40P01', 'TN005') $$;
+
+-- forget_runs: removes what is noted of a schedule's oldest times, and says up to when it did: whether those ran cannot be told any more. All of a week
+-- is kept, and the last 10,000 runs in any case, those of a daily schedule for years. Locks: the schedule's row, which the caller has.
+create or replace function tenure.forget_runs(p_schedule bigint, p_now timestamptz) returns void
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  c_runs constant integer := 10000;
+  c_at_once constant integer := 1000;
+  v_last_at constant timestamptz := (
+    select r.logical_at from tenure.schedule_run r where r.schedule_id = p_schedule order by r.logical_at desc offset c_runs limit 1);
+  v_before constant timestamptz := least(v_last_at, p_now - tenure.runs_kept());
+begin
+  if v_last_at is not null and tenure.forget_notes(p_schedule, v_before, c_at_once) > 0 then
+    update tenure.schedule s
+      set forgotten_at = (select r.logical_at from tenure.schedule_run r where r.schedule_id = p_schedule and r.state <> 'queued' order by r.logical_at limit 1)
+      where s.id = p_schedule;
+  end if;
+end $$;
+
+-- forget_notes: some of the notes of a schedule that are older, the oldest first. Returns how many rows went.
+create or replace function tenure.forget_notes(p_schedule bigint, p_before timestamptz, p_limit integer) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_runs bigint;
   v_gaps bigint;
@@ -230,7 +274,7 @@ declare
   v_id bigint;
 begin
   for v_id in select s.id from tenure.schedule s where s.look_at <= p_now and s.removed_at is not null order by s.look_at limit c_schedules for update skip locked loop
-    if tenure.forget_runs(v_id, 'infinity', c_runs) = 0 then
+    if tenure.forget_notes(v_id, 'infinity', c_runs) = 0 then
       delete from tenure.schedule s where s.id = v_id;
     end if;
   end loop;

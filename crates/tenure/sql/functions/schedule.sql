@@ -61,7 +61,7 @@ begin
   -- Another rhythm begins now; the same one goes on as it was.
   if (v_old.rule, v_old.zone, v_old.starts_at, v_old.ends_at, v_old.gap, v_old.twice) is distinct from (p_rule, p_zone, p_starts_at, p_ends_at, p_gap, p_twice) then
     perform tenure.leave_out(v_old.id, v_old.next_at, v_now, 'changed');
-    update tenure.schedule s set next_at = null, changed_at = v_now, anchor_at = coalesce(p_starts_at, v_now) where s.id = v_old.id;
+    update tenure.schedule s set next_at = null, changed_at = v_now, ruled_at = v_now, anchor_at = coalesce(p_starts_at, v_now) where s.id = v_old.id;
   end if;
   return true;
 end $$;
@@ -96,6 +96,7 @@ begin
   if v_old.id is null or v_old.paused_at is null then
     return case when v_old.id is not null then false end;
   end if;
+  perform tenure.leave_out(v_old.id, v_old.paused_at, v_now, 'paused');
   update tenure.schedule s
     set version = s.version + 1, paused_at = null, paused_by = null, pause_reason = null, changed_at = v_now, next_at = null, look_at = v_now,
         error = null, error_at = null
@@ -103,8 +104,8 @@ begin
   return true;
 end $$;
 
--- remove_schedule: it is gone, and its name is free; jobs that it has enqueued stay. Its runs can be looked at for as long as they are kept.
--- False: there is no such schedule.
+-- remove_schedule: it is gone, and its name is free; jobs that it has enqueued stay, its backfills are cancelled. Its runs can be looked at for as long as
+-- they are kept. False: there is no such schedule.
 create or replace function tenure.remove_schedule(p_name text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -115,6 +116,7 @@ begin
     return false;
   end if;
   perform tenure.give_up_queued(v_old.id, v_old.queued_at, 'overlap');
+  perform tenure.cancel_backfill(b.id) from tenure.schedule_backfill b where b.schedule_id = v_old.id and b.ended_at is null;
   update tenure.schedule s
     set version = s.version + 1, removed_at = v_now, next_at = null, queued_at = null, look_at = v_now + tenure.runs_kept()
     where s.id = v_old.id;
@@ -228,7 +230,7 @@ begin
   end loop;
 end $$;
 
--- render_payload: the payload of a run. It is put together as text: what is put in needs no quoting but the name's.
+-- render_payload: the payload of a run. It is put together as text: what is put in needs no quoting but the name's. Errors: TN002 when it is too large.
 create or replace function tenure.render_payload(p_schedule tenure.schedule, p_at timestamptz) returns json
 language plpgsql stable as $$
 declare
@@ -236,6 +238,7 @@ declare
   v_local timestamp;
 begin
   if position('{{' in v_text) = 0 then
+    perform tenure.check_payload(p_schedule.payload) where octet_length(v_text) > 65536;
     return p_schedule.payload;
   end if;
   -- Two braces that are meant as such are out of the way meanwhile. JSON text holds no control characters.
@@ -248,14 +251,28 @@ begin
   v_text := replace(v_text, '{{logical_time}}', to_char(date_trunc('second', p_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
   v_text := replace(v_text, '{{logical_epoch}}', floor(extract(epoch from p_at))::bigint::text);
   v_text := replace(v_text, '{{schedule}}', substr(to_json(p_schedule.name)::text, 2, length(to_json(p_schedule.name)::text) - 2));
-  return replace(v_text, chr(1), '{{')::json;
+  v_text := replace(v_text, chr(1), '{{');
+  perform tenure.check_payload(v_text::json) where octet_length(v_text) > 65536;
+  return v_text::json;
 end $$;
+
+-- troubled_schedules: those that cannot fire, and those that nobody has looked at for 10 s although their time has come. Locks: none.
+create or replace function tenure.troubled_schedules(p_limit integer default 100) returns table (name text, state text, since timestamptz, error text)
+language sql stable security definer set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+  (select s.name, 'failing', s.error_at, s.error from tenure.schedule s
+   where s.error is not null and s.removed_at is null and s.paused_at is null order by s.error_at, s.id limit least(p_limit, 1000))
+  union all
+  (select s.name, 'overdue', coalesce(s.next_at, s.look_at), null from tenure.schedule s
+   where s.look_at <= clock_timestamp() - interval '10 seconds' and s.removed_at is null and s.error is null order by s.look_at, s.id limit least(p_limit, 1000))
+  limit least(p_limit, 1000)
+$$;
 
 -- schedules: those that were not removed, without what only maintenance needs.
 create or replace view tenure.schedules as
 select s.id, s.name, s.version, s.rule, s.zone, s.anchor_at, s.starts_at, s.ends_at, s.gap, s.twice, s.missed, s.missed_max, s.missed_window_ms, s.overlap,
        s.jitter_ms, s.target, s.kind, s.payload, s.queue, s.priority, s.max_attempts, s.timeout_ms, s.created_at, s.changed_at, s.paused_at, s.paused_by,
-       s.pause_reason, case when s.paused_at is not null then 'paused' when s.error is not null then 'failing' when s.next_at is null and s.look_at is null then 'ended' else 'active' end as state, s.next_at, s.last_at, s.last_job_id, s.queued_at, s.runs, s.left_out, s.error, s.error_at
+       s.pause_reason, case when s.paused_at is not null then 'paused' when s.error is not null then 'failing' when s.next_at is null and s.look_at is null then 'ended' else 'active' end as state, s.next_at, s.last_at, s.last_job_id, s.queued_at, s.runs, s.left_out, s.error, s.error_at,
+       s.ruled_at, s.forgotten_at
 from tenure.schedule s where s.removed_at is null;
 
 -- schedule_runs: what was decided for each logical time, and the stretches that were left out; also of schedules that were removed.
@@ -265,3 +282,14 @@ from tenure.schedule_run r join tenure.schedule s on s.id = r.schedule_id
 union all
 select s.name, s.id, s.removed_at is not null, g.first_at, g.last_at, g.times, g.reason, null, g.noted_at
 from tenure.schedule_gap g join tenure.schedule s on s.id = g.schedule_id;
+
+-- backfills: those that go on, and those that ended in the last week.
+create or replace view tenure.backfills as
+select b.id, s.name as schedule, b.schedule_id,
+       case when b.ended_at is not null and b.cancelled_at is not null then 'cancelled' when b.ended_at is not null then 'completed'
+            when b.cancelled_at is not null then 'cancelling' when b.error is not null then 'failing' else 'active' end as state,
+       least(b.times[1], b.times[cardinality(b.times)]) as first_at, greatest(b.times[1], b.times[cardinality(b.times)]) as last_at,
+       b.times[1] > b.times[cardinality(b.times)] as newest_first, cardinality(b.times) as times, b.done, b.enqueued, b.skipped, b.dead,
+       (select count(*)::integer from unnest(b.open_jobs) as j(id) where not tenure.has_ended(j.id)) as open,
+       b.at_once, b.priority, b.again, b.created_at, b.created_by, b.cancelled_at, b.cancelled_by, b.ended_at, b.error, b.error_at
+from tenure.schedule_backfill b left join tenure.schedule s on s.id = b.schedule_id;

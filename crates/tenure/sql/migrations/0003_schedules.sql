@@ -37,6 +37,8 @@ create table tenure.schedule (
   queued_at   timestamptz,                 -- the logical time of the run that waits for the end of the last job
   runs        bigint not null default 0,   -- jobs that it has enqueued
   left_out    bigint not null default 0,   -- times that had no job
+  ruled_at    timestamptz not null default clock_timestamp(),  -- since when its times are those of this rule
+  forgotten_at timestamptz,                -- what is noted of its times begins here; null: nothing is gone
   error       text,                        -- why it cannot fire
   error_at    timestamptz,                 -- since when
   constraint schedule_ends_after_its_start check (ends_at >= starts_at),
@@ -44,16 +46,17 @@ create table tenure.schedule (
 ) with (fillfactor = 70);
 create unique index schedule_name on tenure.schedule (name) where removed_at is null;
 create index schedule_look on tenure.schedule (look_at, id) where look_at is not null;
+create index schedule_failing on tenure.schedule (error_at, id) where error is not null;
 
 -- One row per logical time that something was decided for one by one.
 create table tenure.schedule_run (
   schedule_id bigint not null,
   logical_at  timestamptz not null,
-  state       text not null constraint schedule_run_state_is_known check (state in ('fired', 'by hand', 'queued', 'overlap', 'replaced')),
+  state       text not null constraint schedule_run_state_is_known check (state in ('fired', 'by hand', 'backfilled', 'queued', 'overlap', 'replaced')),
   job_id      bigint,
   noted_at    timestamptz not null default clock_timestamp(),
   primary key (schedule_id, logical_at),
-  constraint schedule_run_has_a_job_when_it_fired check ((job_id is not null) = (state in ('fired', 'by hand')))
+  constraint schedule_run_has_a_job_when_it_fired check ((job_id is not null) = (state in ('fired', 'by hand', 'backfilled')))
 );
 
 -- Times that were left out together.
@@ -67,3 +70,31 @@ create table tenure.schedule_gap (
   primary key (schedule_id, first_at, reason),
   constraint schedule_gap_ends_after_its_start check (last_at >= first_at)
 );
+
+-- Times of the past that are to run. They are computed when it is begun, so that nothing else has to know the rule.
+create table tenure.schedule_backfill (
+  id          bigint generated always as identity primary key,
+  schedule_id bigint not null,
+  times       timestamptz[] not null       -- in the order in which they run
+    constraint backfill_has_1_to_100000_times check (cardinality(times) between 1 and 100000),
+  at_once     integer not null constraint backfill_runs_1_to_1000_at_once check (at_once between 1 and 1000),
+  priority    smallint not null constraint backfill_priority_is_1_to_4 check (priority between 1 and 4),
+  again       boolean not null,            -- also those that have run
+  done        integer not null default 0,  -- so many of the times are dealt with
+  enqueued    integer not null default 0,
+  skipped     integer not null default 0,  -- they had run before
+  dead        integer not null default 0,  -- of its jobs
+  open_jobs   bigint[] not null default '{}',  -- those that had not ended when it was looked at last
+  created_at  timestamptz not null default clock_timestamp(),
+  created_by  text not null,
+  cancelled_at timestamptz,
+  cancelled_by text,
+  ended_at    timestamptz,                 -- every time is dealt with, and every job has ended
+  look_at     timestamptz not null,        -- when to go on; of one that has ended, when it goes
+  error       text,
+  error_at    timestamptz,
+  constraint backfill_has_dealt_with_what_it_counts check (done = enqueued + skipped and done <= cardinality(times)),
+  constraint backfill_keeps_to_what_it_may_run_at_once check (cardinality(open_jobs) <= at_once)
+) with (fillfactor = 70);
+create index schedule_backfill_look on tenure.schedule_backfill (look_at, id);
+create index schedule_backfill_schedule on tenure.schedule_backfill (schedule_id, id);

@@ -1,5 +1,7 @@
 //! The verbs of an application: enqueue, look, wait, cancel, pause, requeue, migrate.
 
+pub(crate) mod audit;
+pub(crate) mod backfill;
 mod bulk;
 pub(crate) mod cancel;
 pub(crate) mod dead;
@@ -16,6 +18,7 @@ pub(crate) mod retention;
 pub(crate) mod schedules;
 pub(crate) mod settings;
 pub(crate) mod stats;
+pub(crate) mod troubles;
 pub mod verbs;
 pub(crate) mod wait;
 

@@ -88,6 +88,10 @@ pub struct ScheduleInfo {
     pub error: Option<String>,
     /// Since when it cannot.
     pub error_at: Option<SystemTime>,
+    /// Since when its times are those of this rule: when it was added, or given another rhythm.
+    pub ruled_at: SystemTime,
+    /// What is noted of its times begins here; none: nothing of it is gone.
+    pub forgotten_at: Option<SystemTime>,
 }
 
 /// What was decided for a logical time, or for several in a row that were left out.
@@ -100,7 +104,7 @@ pub struct ScheduleRun {
     pub last_at: SystemTime,
     /// How many times these are; none: nobody counted them.
     pub times: Option<i64>,
-    /// `fired`, `by hand`, `queued` (waits for the run before), or why there was no job: `overlap`, `replaced`, `missed`, `changed`,
+    /// `fired`, `by hand`, `backfilled`, `queued` (waits for the run before), or why there was no job: `overlap`, `replaced`, `missed`, `changed`,
     /// `paused`.
     pub state: String,
     /// The job.
@@ -270,7 +274,7 @@ impl Client {
     }
 
     /// What was decided for the times of a schedule, newest first, before that instant; at most `limit`: 1 to 1,000, 100 when not
-    /// given. They are kept for 7 days.
+    /// given. All of 7 days are kept, and the last 10,000 in any case.
     ///
     /// # Errors
     /// `BadInput`: the name or the limit.
@@ -342,7 +346,7 @@ impl Client {
     }
 }
 
-fn no_such_schedule(name: &str) -> Error {
+pub(super) fn no_such_schedule(name: &str) -> Error {
     Error::new(ErrorCode::NotFound, format!("there is no schedule {name:?}"))
         .with_help("`tenure schedule list` shows those that there are")
 }
@@ -384,6 +388,8 @@ fn read_schedule(row: &Row) -> Result<ScheduleInfo, Error> {
         left_out: column(row, 31)?,
         error: column(row, 32)?,
         error_at: column(row, 33)?,
+        ruled_at: column(row, 34)?,
+        forgotten_at: column(row, 35)?,
     })
 }
 

@@ -98,9 +98,16 @@ verbs! {
     ResumeSchedule "resume_schedule" Whole ["schedule resume"];
     RemoveSchedule "remove_schedule" Whole ["schedule remove"];
     RunSchedule "run_schedule" Whole ["schedule run"];
-    Schedules "schedules" None ["schedule list"];
+    Schedules "schedules" None ["schedule list", "schedule audit"];
     Schedule "schedule" None ["schedule show", "schedule edit", "schedule next"];
     ScheduleRuns "schedule_runs" None ["schedule show"];
+    AuditSchedule "audit_schedule" None ["schedule audit"];
+    TroubledSchedules "troubled_schedules" None ["status"];
+    AddBackfill "add_backfill" Whole ["schedule backfill"];
+    BackfillPreview "backfill_preview" None ["schedule backfill"];
+    Backfills "backfills" None ["backfill list"];
+    Backfill "backfill" None ["backfill show", "schedule backfill"];
+    CancelBackfill "cancel_backfill" Whole ["backfill cancel"];
     UnhandledKinds "unhandled_kinds" None ["status"];
     Workers "workers" None ["worker list", "status"];
     DrainWorker "drain_worker" Whole ["worker drain", "worker resume"];

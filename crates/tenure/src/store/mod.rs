@@ -4,6 +4,7 @@
 //! in its place once per process ([`Texts`]).
 
 pub(crate) mod address;
+pub(crate) mod backfill;
 pub(crate) mod enqueue;
 mod failure;
 mod finish;
@@ -41,6 +42,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         jobs::STATEMENTS,
         retention::STATEMENTS,
         schedule::STATEMENTS,
+        backfill::STATEMENTS,
         horizon::STATEMENTS,
         worker::STATEMENTS,
         finish::STATEMENTS,
@@ -66,6 +68,7 @@ mod tests {
             include_str!("jobs.rs"),
             include_str!("retention.rs"),
             include_str!("schedule.rs"),
+            include_str!("backfill.rs"),
             include_str!("horizon.rs"),
             include_str!("worker.rs"),
             include_str!("finish.rs"),

@@ -7,8 +7,8 @@ use super::statement::Statement;
 use super::wire::JsonText;
 use super::{Session, StoreError};
 
-/// Schedules that one turn of firing decides about, at most.
-pub(crate) const FIRE_BATCH: usize = 200;
+/// Schedules that one turn of firing decides about, at most: about a tenth of a second, for heartbeats share the connection.
+pub(crate) const FIRE_BATCH: usize = 1_000;
 
 macro_rules! definition_params {
     ($($first:expr),*) => {
@@ -53,7 +53,7 @@ pub(crate) const SCHEDULES: Statement = Statement {
     sql: "select s.name, s.version, s.rule, s.zone, s.anchor_at, s.starts_at, s.ends_at, s.gap, s.twice, s.missed, s.missed_max, \
           s.missed_window_ms, s.overlap, s.jitter_ms, s.kind, s.payload, s.queue, s.priority, s.max_attempts, s.timeout_ms, s.created_at, \
           s.changed_at, s.paused_at, s.paused_by, s.pause_reason, s.state, s.next_at, s.last_at, s.last_job_id, s.queued_at, s.runs, \
-          s.left_out, s.error, s.error_at \
+          s.left_out, s.error, s.error_at, s.ruled_at, s.forgotten_at \
           from tenure.schedules s where ($1 is null or s.name = $1) and ($2 is null or s.name > $2) order by s.name limit $3",
     params: &[Type::TEXT, Type::TEXT, Type::INT8],
 };

@@ -9,6 +9,8 @@ use crate::store::{Decision, DueSchedule, FIRE_BATCH, Session, StoreError};
 
 /// When to come again after a turn that failed.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Between two turns when one was not enough: whatever else of the control connection is due then comes first.
+const BETWEEN: Duration = Duration::from_millis(1);
 
 /// One turn: when the next one is wanted, if that is soon.
 pub(super) async fn turn(session: &Session, overdue: bool) -> Option<Instant> {
@@ -35,9 +37,12 @@ async fn fire(session: &Session, overdue: bool) -> Result<Option<Duration>, Stor
         tracing::warn!(schedules = fired.failed, "schedules cannot fire: `tenure schedule list` says why");
     }
     tracing::debug!(jobs = fired.jobs, schedules = decisions.len(), "schedules were fired");
-    let next = fired.next_ms.map(wait);
-    // A full batch leaves others behind. They wait for as long as this one took, so that turns of maintenance come between.
-    Ok(if due.schedules.len() >= FIRE_BATCH { Some(start.elapsed()) } else { next })
+    Ok(match due.schedules.len() >= FIRE_BATCH {
+        // Somebody else is at the same ones, and is not disturbed.
+        true if fired.jobs == 0 => Some(start.elapsed()),
+        true => Some(BETWEEN),
+        false => fired.next_ms.map(wait),
+    })
 }
 
 fn wait(ms: i64) -> Duration {

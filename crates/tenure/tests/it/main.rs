@@ -1,6 +1,7 @@
 //! Tests of the whole: every one on a database of its own, on the server of `DATABASE_URL`.
 
 mod attempts;
+mod backfill;
 mod calls;
 mod claim;
 mod clients;

@@ -9,6 +9,7 @@ use tenure::{
     Schedule, Worker,
 };
 use tenure_scenarios::protocol::{BAD_INPUT, Registration, sqlstate};
+use tenure_scenarios::scenario::punctual::{many_schedules, one_shots};
 use tenure_scenarios::scenario::schedules::under_fire;
 use tenure_scenarios::{Size, Stage, assert_held, on_stage};
 
@@ -283,6 +284,40 @@ async fn a_decision_holds_only_for_what_it_was_made_for() {
 }
 
 #[tokio::test]
+async fn schedules_that_come_together_are_fired_together_and_one_that_fails_stops_no_other() {
+    on_stage(Size::Ci, async |stage| {
+        let add = "select count(tenure.add_schedule('s' || n, '@every 1s', 'UTC', 'act', format('{\"Sleep\":{\"ms\":%s}}', n)::json,
+                p_jitter_ms => case when n > 240 then 60000 else 0 end))
+            from generate_series(1, 250) n";
+        stage.count(add, &[]).await;
+        let t = past(stage).await;
+        let large = "update tenure.schedule set payload = to_json(repeat('x', 70000)) where name in ('s7', 's77')";
+        stage.execute(large, &[]).await;
+        // Somebody with another clock has dealt with this time, and nobody with the next one.
+        let dealt = "insert into tenure.schedule_run (schedule_id, logical_at, state) select id, to_timestamp($1::bigint), 'overlap' from tenure.schedule where name = 's9'";
+        stage.execute(dealt, &[&t]).await;
+        let fire = "select tenure.fire(json_agg(json_build_object('id', id, 'version', case when name = 's11' then 7 else version end, 'was_us', null,
+                'fire_us', array[$1::bigint * 1000000], 'out_us', null, 'next_us', ($1::bigint + 1) * 1000000, 'more', false, 'error', null) order by id desc))::text
+            from tenure.schedule";
+        let done: Value = serde_json::from_str(&stage.one::<String>(fire, &[&t]).await).unwrap();
+        assert_eq!((&done["jobs"], &done["failed"]), (&json!(246), &json!(2)), "{done}");
+        let left = "select string_agg(name, ' ' order by id) from tenure.schedule where next_at is null or error is not null";
+        assert_eq!(stage.one::<String>(left, &[]).await, "s7 s11 s77");
+        let wrong = "select count(*) from tenure.schedule s join tenure.schedule_run r on r.schedule_id = s.id join tenure.job j on j.id = r.job_id
+            where s.last_job_id <> j.id or s.runs <> 1 or s.last_at <> r.logical_at or s.payload::text <> j.payload::text or s.look_at <> s.next_at
+               or j.run_at not between r.logical_at and r.logical_at + s.jitter_ms * interval '1 millisecond'";
+        assert_eq!(stage.count(wrong, &[]).await, 0);
+        assert!(stage.count("select count(*) from tenure.ready", &[]).await < 50, "they share bundles");
+        assert!(stage.count("select count(*) from tenure.later", &[]).await > 0, "those with jitter wait");
+        // The same decisions again are too late.
+        let again: Value = serde_json::from_str(&stage.one::<String>(fire, &[&t]).await).unwrap();
+        assert_eq!(again["jobs"], 0);
+        stage.db.check_invariants().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_run_that_has_not_ended_is_met_as_the_policy_says() {
     on_stage(Size::Ci, async |stage| {
         for (overlap, while_it_runs, at_its_end) in [
@@ -461,4 +496,59 @@ async fn neither_the_databases_time_zone_nor_its_styles_move_an_instant() {
         assert_eq!(count(db, wrong).await, 0);
     })
     .await;
+}
+
+/// S61: the queue is paused, its schedules are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedules_fire_into_a_paused_queue_and_nothing_starts_there() {
+    with_database(async |db| {
+        let client = db.client().await;
+        client.pause("ticks", None, Some("an incident")).await.unwrap();
+        client.add_schedule(&schedule("each second", "@every 1s")).await.unwrap();
+        let first = worker(db).await;
+        until("two runs", async || client.schedule("each second").await.unwrap().unwrap().runs >= 2).await;
+        first.shutdown().await;
+        // Another one, which was not there when it was paused.
+        let _second = worker(db).await;
+        until("four runs", async || client.schedule("each second").await.unwrap().unwrap().runs >= 4).await;
+        assert_eq!(
+            count(db, "select (select count(*) from tenure.outcome) + (select count(*) from tenure.lease)").await,
+            0
+        );
+        client.resume("ticks").await.unwrap();
+        until("they run", async || count(db, "select count(*) from tenure.outcome where state = 'c'").await >= 4).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarts_begin_no_interval_anew_and_fire_nothing() {
+    with_database(async |db| {
+        let client = db.client().await;
+        for rule in ["@every 7d", "0 3 * * 1"] {
+            client.add_schedule(&schedule(rule, rule)).await.unwrap();
+        }
+        let mut planned = Vec::new();
+        for _ in 0..3 {
+            let worker = worker(db).await;
+            for name in ["@every 7d", "0 3 * * 1"] {
+                until_planned(&client, name).await;
+                planned.push(client.schedule(name).await.unwrap().unwrap().next_at);
+            }
+            worker.shutdown().await;
+        }
+        assert_eq!((&planned[..2], &planned[2..4]), (&planned[2..4], &planned[4..]));
+        assert_eq!(count(db, "select count(*) from tenure.job").await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn very_many_schedules_that_are_due_at_one_instant_fire_within_a_moment() {
+    on_stage(Size::from_env(), async |stage| assert_held(&many_schedules(stage).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_are_due_one_by_one_start_on_time_without_being_polled_for() {
+    on_stage(Size::from_env(), async |stage| assert_held(&one_shots(stage).await)).await;
 }

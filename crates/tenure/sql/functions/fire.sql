@@ -80,6 +80,11 @@ begin
     return;
   end if;
   begin
+    -- A time that has a run already, which fails the others, is passed over here.
+    if v_plans = 1 then
+      jobs := tenure.fire_one(p_plans -> 0);
+      return;
+    end if;
     select f.jobs, f.rest into v_done from tenure.fire_together(p_plans) f;
     jobs := v_done.jobs + (select coalesce(sum(tenure.fire_one(p.plan)), 0)
                            from (select e.plan from json_array_elements(v_done.rest) as e(plan) order by (e.plan ->> 'id')::bigint) p);

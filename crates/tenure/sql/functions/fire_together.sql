@@ -1,7 +1,7 @@
 -- fire_together: what fire has to do about schedules that are nothing special, by a handful of statements however many they are: at most one time has come,
 -- nothing is left out, nothing waits for the end of a run, and the last one is no obstacle. Bundles are shared as by a bulk enqueue.
 -- Parameters: as fire. Returns the number of jobs, and the plans that are not dealt with, for fire_one. A time that has a run already fails by the key of
--- schedule_run: fire then divides.
+-- schedule_run: fire then divides, and fire_one passes over it.
 -- Locks: the schedules' rows, in the order of their ids, skip locked, also of those that are left; those of an enqueue.
 create or replace function tenure.fire_together(p_plans json, out jobs bigint, out rest json)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$

@@ -505,9 +505,10 @@ async fn schedules_fire_into_a_paused_queue_and_nothing_starts_there() {
         let client = db.client().await;
         client.pause("ticks", None, Some("an incident")).await.unwrap();
         client.add_schedule(&schedule("each second", "@every 1s")).await.unwrap();
-        let first = worker(db).await;
+        let mut first = worker(db).await;
         until("two runs", async || client.schedule("each second").await.unwrap().unwrap().runs >= 2).await;
-        first.shutdown().await;
+        first.shutdown();
+        first.join().await;
         // Another one, which was not there when it was paused.
         let _second = worker(db).await;
         until("four runs", async || client.schedule("each second").await.unwrap().unwrap().runs >= 4).await;
@@ -530,12 +531,13 @@ async fn restarts_begin_no_interval_anew_and_fire_nothing() {
         }
         let mut planned = Vec::new();
         for _ in 0..3 {
-            let worker = worker(db).await;
+            let mut worker = worker(db).await;
             for name in ["@every 7d", "0 3 * * 1"] {
                 until_planned(&client, name).await;
                 planned.push(client.schedule(name).await.unwrap().unwrap().next_at);
             }
-            worker.shutdown().await;
+            worker.shutdown();
+            worker.join().await;
         }
         assert_eq!((&planned[..2], &planned[2..4]), (&planned[2..4], &planned[4..]));
         assert_eq!(count(db, "select count(*) from tenure.job").await, 0);

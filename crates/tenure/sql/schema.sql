@@ -3,6 +3,7 @@
 -- sequences
 sequence block_id cache 1
 sequence lease_id cache 1
+sequence schedule_backfill_id_seq cache 1
 sequence schedule_id_seq cache 1
 sequence stat_delta_id cache 1
 sequence worker_id cache 1
@@ -271,6 +272,8 @@ table schedule with (fillfactor=70)
   queued_at timestamp with time zone
   runs bigint not null default 0
   left_out bigint not null default 0
+  ruled_at timestamp with time zone not null default clock_timestamp()
+  forgotten_at timestamp with time zone
   error text
   error_at timestamp with time zone
   schedule_ends_after_its_start CHECK ((ends_at >= starts_at))
@@ -292,8 +295,37 @@ table schedule with (fillfactor=70)
   schedule_timeout_is_not_negative CHECK ((timeout_ms >= 0))
   schedule_twice_is_known CHECK ((twice = ANY (ARRAY['first'::text, 'second'::text, 'both'::text])))
   schedule_zone_has_1_to_64_bytes CHECK (((octet_length(zone) >= 1) AND (octet_length(zone) <= 64)))
+  CREATE INDEX schedule_failing ON tenure.schedule USING btree (error_at, id) WHERE (error IS NOT NULL)
   CREATE INDEX schedule_look ON tenure.schedule USING btree (look_at, id) WHERE (look_at IS NOT NULL)
   CREATE UNIQUE INDEX schedule_name ON tenure.schedule USING btree (name) WHERE (removed_at IS NULL)
+table schedule_backfill with (fillfactor=70)
+  id bigint not null identity
+  schedule_id bigint not null
+  times timestamp with time zone[] not null
+  at_once integer not null
+  priority smallint not null
+  again boolean not null
+  done integer not null default 0
+  enqueued integer not null default 0
+  skipped integer not null default 0
+  dead integer not null default 0
+  open_jobs bigint[] not null default '{}'::bigint[]
+  created_at timestamp with time zone not null default clock_timestamp()
+  created_by text not null
+  cancelled_at timestamp with time zone
+  cancelled_by text
+  ended_at timestamp with time zone
+  look_at timestamp with time zone not null
+  error text
+  error_at timestamp with time zone
+  backfill_has_1_to_100000_times CHECK (((cardinality(times) >= 1) AND (cardinality(times) <= 100000)))
+  backfill_has_dealt_with_what_it_counts CHECK (((done = (enqueued + skipped)) AND (done <= cardinality(times))))
+  backfill_keeps_to_what_it_may_run_at_once CHECK ((cardinality(open_jobs) <= at_once))
+  backfill_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
+  backfill_runs_1_to_1000_at_once CHECK (((at_once >= 1) AND (at_once <= 1000)))
+  schedule_backfill_pkey PRIMARY KEY (id)
+  CREATE INDEX schedule_backfill_look ON tenure.schedule_backfill USING btree (look_at, id)
+  CREATE INDEX schedule_backfill_schedule ON tenure.schedule_backfill USING btree (schedule_id, id)
 table schedule_gap
   schedule_id bigint not null
   first_at timestamp with time zone not null
@@ -310,9 +342,9 @@ table schedule_run
   state text not null
   job_id bigint
   noted_at timestamp with time zone not null default clock_timestamp()
-  schedule_run_has_a_job_when_it_fired CHECK (((job_id IS NOT NULL) = (state = ANY (ARRAY['fired'::text, 'by hand'::text]))))
+  schedule_run_has_a_job_when_it_fired CHECK (((job_id IS NOT NULL) = (state = ANY (ARRAY['fired'::text, 'by hand'::text, 'backfilled'::text]))))
   schedule_run_pkey PRIMARY KEY (schedule_id, logical_at)
-  schedule_run_state_is_known CHECK ((state = ANY (ARRAY['fired'::text, 'by hand'::text, 'queued'::text, 'overlap'::text, 'replaced'::text])))
+  schedule_run_state_is_known CHECK ((state = ANY (ARRAY['fired'::text, 'by hand'::text, 'backfilled'::text, 'queued'::text, 'overlap'::text, 'replaced'::text])))
 table setting
   name text not null
   value text not null
@@ -417,15 +449,18 @@ table worker_drain
   worker_drain_pkey PRIMARY KEY (worker_id)
 
 -- views
+view backfills(id bigint, schedule text, schedule_id bigint, state text, first_at timestamp with time zone, last_at timestamp with time zone, newest_first boolean, times integer, done integer, enqueued integer, skipped integer, dead integer, open integer, at_once integer, priority smallint, again boolean, created_at timestamp with time zone, created_by text, cancelled_at timestamp with time zone, cancelled_by text, ended_at timestamp with time zone, error text, error_at timestamp with time zone)
 view jobs(id bigint, kind text, queue text, status text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, updated_at timestamp with time zone, worker text, last_error text, payload json, result json, progress json, timeout_ms bigint, idempotency_key text, origin_id bigint, replaces_id bigint, replaced_by bigint, overrun boolean, snoozes bigint)
 view schedule_runs(schedule text, schedule_id bigint, removed boolean, logical_at timestamp with time zone, last_at timestamp with time zone, times bigint, state text, job_id bigint, noted_at timestamp with time zone)
-view schedules(id bigint, name text, version bigint, rule text, zone text, anchor_at timestamp with time zone, starts_at timestamp with time zone, ends_at timestamp with time zone, gap text, twice text, missed text, missed_max integer, missed_window_ms bigint, overlap text, jitter_ms bigint, target text, kind text, payload json, queue text, priority smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, changed_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text, state text, next_at timestamp with time zone, last_at timestamp with time zone, last_job_id bigint, queued_at timestamp with time zone, runs bigint, left_out bigint, error text, error_at timestamp with time zone)
+view schedules(id bigint, name text, version bigint, rule text, zone text, anchor_at timestamp with time zone, starts_at timestamp with time zone, ends_at timestamp with time zone, gap text, twice text, missed text, missed_max integer, missed_window_ms bigint, overlap text, jitter_ms bigint, target text, kind text, payload json, queue text, priority smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, changed_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text, state text, next_at timestamp with time zone, last_at timestamp with time zone, last_job_id bigint, queued_at timestamp with time zone, runs bigint, left_out bigint, error text, error_at timestamp with time zone, ruled_at timestamp with time zone, forgotten_at timestamp with time zone)
 view worker_list(id bigint, name text, host text, pid integer, version text, queues text[], kinds text[], started_at timestamp with time zone, seen_at timestamp with time zone, lease_until timestamp with time zone, lease_ms integer, has_lock boolean, state text, running numeric, overruns integer)
 
 -- functions that a client calls (security definer)
+function add_backfill(p_schedule text, p_times timestamp with time zone[], p_at_once integer DEFAULT 10, p_priority integer DEFAULT 4, p_again boolean DEFAULT false, p_by text DEFAULT NULL::text) returns bigint
 function add_schedule(p_name text, p_rule text, p_zone text, p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint, p_starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_ends_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_jitter_ms bigint DEFAULT 0, p_missed text DEFAULT 'latest'::text, p_missed_max integer DEFAULT 100, p_missed_window_ms bigint DEFAULT 86400000, p_overlap text DEFAULT 'allow'::text, p_gap text DEFAULT 'next'::text, p_twice text DEFAULT 'first'::text) returns bigint
 function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
+function cancel_backfill(p_backfill bigint, p_by text DEFAULT NULL::text) returns boolean
 function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT busy bigint, OUT place text, OUT after text[]) returns record
 function cancel_settled(p_job bigint) returns text
 function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes integer[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, due_at timestamp with time zone, idempotency_key text, payload json)
@@ -462,6 +497,7 @@ function pick_jobs(p_statuses text[], p_queue text, p_kind text, p_before bigint
 function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
 function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
 function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
+function ran_of(p_schedule text, p_times timestamp with time zone[]) returns bigint
 function record_stats(p_worker bigint, p_seq bigint, p_minute timestamp with time zone, p_groups json, p_self json DEFAULT '{}'::json) returns boolean
 function refuse_kinds(p_worker bigint, p_token uuid, p_kinds text[], p_reasons text[]) returns boolean
 function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean, p_former bigint DEFAULT NULL::bigint) returns TABLE(worker_id bigint, token uuid)
@@ -485,6 +521,7 @@ function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function stats(p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_by text[] DEFAULT '{queue,kind}'::text[], p_step interval DEFAULT '00:01:00'::interval) returns TABLE(at timestamp with time zone, queue text, kind text, enqueued bigint, started bigint, completed bigint, failed bigint, retried bigint, dead bigint, cancelled bigint, snoozed bigint, released bigint, rescued bigint, overruns bigint, wait_p50_ms double precision, wait_p95_ms double precision, wait_p99_ms double precision, run_p50_ms double precision, run_p95_ms double precision, run_p99_ms double precision, wait_buckets smallint[], wait_counts bigint[], run_buckets smallint[], run_counts bigint[])
 function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
+function troubled_schedules(p_limit integer DEFAULT 100) returns TABLE(name text, state text, since timestamp with time zone, error text)
 function uncounted_since() returns timestamp with time zone
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone, refused text)
 function vacuum_horizon() returns json
@@ -507,6 +544,7 @@ function cancel_later(p_statuses text[], p_queue text, p_kind text, p_before tim
 function cancel_leased(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_rows_max() returns integer
+function cancel_waiting(p_job bigint) returns boolean
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
@@ -535,29 +573,35 @@ function end_thinning(r tenure.partition, p_next_at timestamp with time zone) re
 function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
 function enqueue(p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns bigint
 function enqueue(p_kind text, p_payload text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns bigint
+function enqueue_backfill(p_schedule tenure.schedule, p_times timestamp with time zone[], p_priority smallint) returns bigint[]
 function enqueue_run(p_schedule tenure.schedule, p_at timestamp with time zone) returns bigint
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text
+function fire_divided(p_plans json, p_until timestamp with time zone, OUT jobs bigint, OUT failed bigint) returns record
 function fire_in_ms(p_all boolean) returns bigint
 function fire_one(p_plan json) returns bigint
+function fire_together(p_plans json, OUT jobs bigint, OUT rest json) returns record
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
 function fold_deltas(p_delta bigint, p_xid xid8, OUT rows bigint, OUT more boolean) returns record
 function fold_range(p_after bigint, p_last bigint) returns void
 function follow_cancel(p_job bigint, p_worker bigint) returns boolean
 function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
+function forget_notes(p_schedule bigint, p_before timestamp with time zone, p_limit integer) returns bigint
 function forget_removed(p_now timestamp with time zone) returns void
-function forget_runs(p_schedule bigint, p_before timestamp with time zone, p_limit integer) returns bigint
+function forget_runs(p_schedule bigint, p_now timestamp with time zone) returns void
 function forget_sleepers() returns bigint
 function forget_stats() returns bigint
 function from_us(p_us bigint) returns timestamp with time zone
 function give_up_queued(p_schedule bigint, p_queued_at timestamp with time zone, p_state text) returns void
 function has_ended(p_job bigint) returns boolean
+function has_run(p_schedule bigint, p_at timestamp with time zone) returns boolean
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
 function is_histogram(p_buckets smallint[], p_counts integer[]) returns boolean
+function is_passing(p_state text) returns boolean
 function jobs_before(r tenure.partition) returns bigint
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
 function join_bits(bit varying) returns bit varying
@@ -588,6 +632,8 @@ function mask_of(p_job bigint) returns bit
 function merge_histograms(p_buckets smallint[], p_counts integer[], p_more_buckets smallint[], p_more_counts integer[], OUT buckets smallint[], OUT counts integer[]) returns record
 function minute() returns bigint
 function minute_of(p_at timestamp with time zone) returns timestamp with time zone
+function move_backfill(p_backfill tenure.schedule_backfill) returns void
+function move_backfills(p_since timestamp with time zone) returns void
 function move_waiting(p_job tenure.job, p_due_at timestamp with time zone, p_now timestamp with time zone) returns text
 function next_look(r tenure.partition) returns timestamp with time zone
 function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zone) returns timestamp with time zone

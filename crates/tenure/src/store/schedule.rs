@@ -7,7 +7,7 @@ use super::statement::Statement;
 use super::wire::JsonText;
 use super::{Session, StoreError};
 
-/// Schedules that one turn of firing decides about, at most: about a tenth of a second, for heartbeats share the connection.
+/// Schedules that one turn of firing decides about, at most: a fraction of a second, for heartbeats share the connection.
 pub(crate) const FIRE_BATCH: usize = 1_000;
 
 macro_rules! definition_params {

@@ -45,6 +45,8 @@ pub enum Command {
     Queue(cmd::queue::Queue),
     #[command(subcommand)]
     Dead(cmd::dead::Dead),
+    #[command(subcommand)]
+    Schedule(cmd::schedule::Schedule),
     Prune(cmd::prune::Prune),
     #[command(subcommand)]
     Setting(cmd::setting::Setting),
@@ -75,7 +77,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// What is more than calls of a client.
-    const NO_VERBS: [&str; 9] = [
+    const NO_VERBS: [&str; 10] = [
         "bench enqueue",
         "bench floor",
         "bench late",
@@ -84,6 +86,7 @@ pub(crate) mod tests {
         "bench work",
         "demo",
         "dev",
+        "schedule preview",
         "work",
     ];
 

@@ -2,42 +2,79 @@
 
 use std::time::{Duration, SystemTime};
 
+use tenure::{Error, duration as durations, instant as instants};
+
 /// `500ms`, `5s`, `10m`, `2h`, `1d`, or several of them: `1h30m`. A bare number is not accepted, but `0` is.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration: write 500ms, 5s, 10m, 2h, 1d or 1h30m, not negative");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let (mut rest, mut total) = (text, Duration::ZERO);
-    if rest.is_empty() {
-        return Err(wrong());
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
-        let after = &rest[digits..];
-        let letters = after.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(after.len());
-        let unit_ms: u64 = match &after[..letters] {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(wrong()),
-        };
-        let part = number.checked_mul(unit_ms).map(Duration::from_millis);
-        total = part.and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
-        rest = &after[letters..];
-    }
-    Ok(total)
+    durations::read(text).map_err(one_line)
 }
 
-/// An instant in RFC 3339, with `Z` or an offset.
+/// An instant with `Z`, an offset or a zone. Which one is meant where a clock leaves it out or shows it twice is said on stderr.
 pub fn instant(text: &str) -> Result<SystemTime, String> {
-    let at: jiff::Timestamp = text.parse().map_err(|_| {
-        format!("{text:?} is not an instant: write 2026-12-24T18:00:00Z or 2026-12-24T19:00:00+01:00 (RFC 3339)")
-    })?;
-    Ok(at.into())
+    instant_in(text, None).map_err(one_line)
+}
+
+/// The same, in this zone when the text names none.
+pub fn instant_in(text: &str, zone: Option<&str>) -> Result<SystemTime, Error> {
+    let meant = instants::read(text, zone)?;
+    if let Some(note) = meant.note {
+        eprintln!("{note}");
+    }
+    Ok(meant.at)
+}
+
+fn one_line(error: Error) -> String {
+    match error.help() {
+        Some(help) => format!("{}: {help}", error.message()),
+        None => error.message().to_owned(),
+    }
+}
+
+/// The zone of what is typed.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ZoneOfInput {
+    /// Time zone of instants that name none: Europe/Berlin, UTC
+    #[arg(long, value_name = "ZONE", env = "TENURE_ZONE", hide_env_values = true)]
+    pub zone: Option<String>,
+}
+
+impl ZoneOfInput {
+    /// Reads an instant that was typed.
+    pub fn read(&self, text: &str) -> Result<SystemTime, Error> {
+        let error = |error: Error| match error.message().ends_with("has no time zone") {
+            true => Error::bad_input(
+                error.message().to_owned(),
+                "add Z for UTC, an offset such as +01:00, or a zone such as [Europe/Berlin]; or give --zone",
+            ),
+            false => error,
+        };
+        instant_in(text, self.zone.as_deref()).map_err(error)
+    }
+}
+
+/// The zone of what is shown: it changes no instant.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ShownZone {
+    /// Show instants in this time zone; JSON is always in UTC
+    #[arg(long, value_name = "ZONE", env = "TENURE_SHOW_ZONE", hide_env_values = true)]
+    pub show_zone: Option<String>,
+}
+
+impl ShownZone {
+    /// An instant for people, in UTC when no zone is given.
+    pub fn instant(&self, at: SystemTime) -> Result<String, Error> {
+        self.or("UTC", at)
+    }
+
+    /// The same, or in that zone when none is given.
+    pub fn or(&self, zone: &str, at: SystemTime) -> Result<String, Error> {
+        instants::show(at, self.show_zone.as_deref().unwrap_or(zone))
+    }
+
+    /// An instant, or nothing.
+    pub fn instant_or_empty(&self, at: Option<SystemTime>) -> Result<String, Error> {
+        at.map_or(Ok(String::new()), |at| self.instant(at))
+    }
 }
 
 /// A point in the past as it is typed. How long ago is counted by the database's clock, not by this machine's.
@@ -60,31 +97,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read() {
-        let check = |text: &str, ms: u64| assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        check("500ms", 500);
-        check("5s", 5_000);
-        check("10m", 600_000);
-        check("1h30m", 5_400_000);
-        check("1d", 86_400_000);
-        check("0", 0);
-    }
-
-    #[test]
-    fn what_is_no_duration_is_named() {
-        for bad in ["", "5", "-5s", "5 s", "s", "5S", "5w", "1h-3m", "99999999999999999999s", "999999999999999999d"] {
-            assert!(duration(bad).unwrap_err().starts_with(&format!("{bad:?} is not a duration")), "{bad}");
-        }
-    }
-
-    #[test]
     fn instants_are_read() {
         let at = |seconds| Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(instant("1970-01-02T00:00:00Z"), at(86_400));
         assert_eq!(instant("1970-01-02T01:00:00+01:00"), at(86_400));
-        for bad in ["tomorrow", "2026-12-24", "2026-12-24T18:00:00", ""] {
-            assert!(instant(bad).unwrap_err().contains("is not an instant"), "{bad}");
-        }
+        assert_eq!(instant("1970-01-02T01:00[Europe/Berlin]"), at(86_400));
+        assert!(instant("2026-12-24T18:00:00").unwrap_err().contains("has no time zone"));
+        assert!(instant("tomorrow").unwrap_err().contains("is not an instant"));
         assert_eq!(instant_or_ago("2h"), Ok(When::Ago(Duration::from_secs(7_200))));
         assert_eq!(instant_or_ago("1970-01-01T00:00:00Z"), Ok(When::At(SystemTime::UNIX_EPOCH)));
         assert!(instant_or_ago("x").unwrap_err().contains("or how long ago"));

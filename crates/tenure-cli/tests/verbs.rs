@@ -12,6 +12,8 @@ mod queue;
 mod schema;
 #[path = "verbs/stats.rs"]
 mod stats;
+#[path = "verbs/time.rs"]
+mod time;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

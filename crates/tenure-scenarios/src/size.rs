@@ -54,6 +54,28 @@ const fn seconds(ci: u64, full: u64) -> Sized<Duration> {
 pub const FIRE: Sized<Duration> = seconds(6, 60);
 /// Claims under fire: jobs enqueued before it starts; more are added all the time.
 pub const FIRE_JOBS: Sized<usize> = sized(4_000, 40_000);
+/// Schedules of one run per second, under fire.
+pub const SCHEDULES: Sized<usize> = sized(20, 200);
+/// Workers that fire them.
+pub const SCHEDULERS: Sized<usize> = sized(3, 5);
+/// How long.
+pub const SCHEDULE_TIME: Sized<Duration> = seconds(8, 600);
+/// A worker is frozen, and mostly killed, every so often.
+pub const SCHEDULE_KILL_EVERY: Sized<Duration> = seconds(2, 10);
+/// Schedules that are due at one instant.
+pub const MANY_SCHEDULES: Sized<usize> = sized(1_000, 10_000);
+/// Jobs that are due at random instants, and within which time.
+pub const ONE_SHOTS: Sized<usize> = sized(500, 10_000);
+/// See [`ONE_SHOTS`].
+pub const ONE_SHOTS_OVER: Sized<Duration> = seconds(5, 60);
+/// How late such a job may start, in seconds: half of them, and all but one of a hundred. Tests share their machine.
+pub const ONE_SHOT_P50: Sized<f64> = sized(0.25, 0.025);
+/// See [`ONE_SHOT_P50`].
+pub const ONE_SHOT_P99: Sized<f64> = sized(1.0, 0.05);
+/// Transactions a second of an idle worker: a claim, a heartbeat and a turn of maintenance, each about once.
+pub const IDLE_TRANSACTIONS: Sized<f64> = sized(8.0, 4.0);
+/// What a look for due schedules may take, in milliseconds, when none is due.
+pub const SCHEDULE_LOOK_MS: Sized<f64> = sized(50.0, 5.0);
 /// Kills of a worker by signal 9.
 pub const KILLS: Sized<usize> = sized(3, 20);
 /// The job that is longer than its lease.

@@ -59,3 +59,25 @@ limit 100;
 -- name: folded: the fold has passed over no statistics that it did not take
 select d.id, w.place from tenure.stat_delta d cross join (select x.place from tenure.duty x where x.name = 'deltas') w where d.id <= w.place
 limit 100;
+
+-- name: slots: no job stands for two logical times
+select r.job_id, array_agg(r.schedule_id || ' ' || r.logical_at) as times from tenure.schedule_run r where r.job_id is not null group by r.job_id having count(*) > 1
+limit 100;
+
+-- name: looked at: a schedule that has something to do is looked at
+select s.id, s.name from tenure.schedule s
+where s.look_at is null and (s.removed_at is not null or s.paused_at is null and (s.next_at is not null or s.queued_at is not null))
+limit 100;
+
+-- name: queued: what waits for the end of a run is noted as such
+select s.id, s.name, s.queued_at from tenure.schedule s
+where s.queued_at is not null and not exists (select from tenure.schedule_run r where r.schedule_id = s.id and r.logical_at = s.queued_at and r.state = 'queued')
+union all
+select r.schedule_id, null, r.logical_at from tenure.schedule_run r
+where r.state = 'queued' and not exists (select from tenure.schedule s where s.id = r.schedule_id and s.queued_at = r.logical_at)
+limit 100;
+
+-- name: backfills: one that has ended has dealt with its times, or was cancelled, and has no job that goes on
+select b.id, b.done, cardinality(b.times) as times, b.open_jobs from tenure.schedule_backfill b
+where b.ended_at is not null and (b.cancelled_at is null and b.done < cardinality(b.times) or cardinality(b.open_jobs) > 0)
+limit 100;

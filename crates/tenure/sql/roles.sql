@@ -36,4 +36,9 @@ grant execute on function tenure.cancel, tenure.cancel_many, tenure.discard, ten
 grant execute on function tenure.retain_preview to tenure_viewer;
 -- It names roles and programs of other sessions: for those who operate.
 grant execute on function tenure.vacuum_horizon to tenure_viewer, tenure_worker, tenure_admin;
-grant execute on function tenure.cancel, tenure.cancel_settled to tenure_producer, tenure_worker, tenure_admin;
+grant execute on function tenure.cancel, tenure.cancel_settled, tenure.reschedule, tenure.run_now to tenure_producer, tenure_worker, tenure_admin;
+
+grant execute on function tenure.due_schedules, tenure.fire to tenure_worker;
+grant execute on function tenure.add_schedule, tenure.edit_schedule, tenure.pause_schedule, tenure.resume_schedule, tenure.remove_schedule, tenure.run_schedule, tenure.add_backfill, tenure.cancel_backfill to tenure_admin;
+grant execute on function tenure.ran_of, tenure.troubled_schedules to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
+grant select on tenure.schedules, tenure.schedule_runs, tenure.backfills to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;

@@ -3,6 +3,8 @@
 -- sequences
 sequence block_id cache 1
 sequence lease_id cache 1
+sequence schedule_backfill_id_seq cache 1
+sequence schedule_id_seq cache 1
 sequence stat_delta_id cache 1
 sequence worker_id cache 1
 
@@ -234,6 +236,115 @@ table replacement
   new_id bigint not null
   replaced_at timestamp with time zone not null default clock_timestamp()
   replacement_pkey PRIMARY KEY (job_id)
+table schedule with (fillfactor=70)
+  id bigint not null identity
+  name text not null
+  version bigint not null default 1
+  rule text not null
+  zone text not null
+  anchor_at timestamp with time zone not null
+  starts_at timestamp with time zone
+  ends_at timestamp with time zone
+  gap text not null
+  twice text not null
+  missed text not null
+  missed_max integer not null
+  missed_window_ms bigint not null
+  overlap text not null
+  jitter_ms bigint not null
+  target text not null default 'kind'::text
+  kind text not null
+  payload json not null
+  queue text not null
+  priority smallint not null
+  max_attempts smallint not null
+  timeout_ms bigint
+  created_at timestamp with time zone not null default clock_timestamp()
+  changed_at timestamp with time zone not null default clock_timestamp()
+  paused_at timestamp with time zone
+  paused_by text
+  pause_reason text
+  removed_at timestamp with time zone
+  next_at timestamp with time zone
+  look_at timestamp with time zone
+  last_at timestamp with time zone
+  last_job_id bigint
+  queued_at timestamp with time zone
+  runs bigint not null default 0
+  left_out bigint not null default 0
+  ruled_at timestamp with time zone not null default clock_timestamp()
+  forgotten_at timestamp with time zone
+  error text
+  error_at timestamp with time zone
+  schedule_ends_after_its_start CHECK ((ends_at >= starts_at))
+  schedule_gap_is_known CHECK ((gap = ANY (ARRAY['next'::text, 'skip'::text])))
+  schedule_jitter_is_at_most_a_day CHECK (((jitter_ms >= 0) AND (jitter_ms <= 86400000)))
+  schedule_kind_has_1_to_128_bytes CHECK (((octet_length(kind) >= 1) AND (octet_length(kind) <= 128)))
+  schedule_makes_up_for_1_s_to_366_days CHECK (((missed_window_ms >= 1000) AND (missed_window_ms <= '31622400000'::bigint)))
+  schedule_makes_up_for_1_to_1000 CHECK (((missed_max >= 1) AND (missed_max <= 1000)))
+  schedule_max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000)))
+  schedule_missed_is_known CHECK ((missed = ANY (ARRAY['skip'::text, 'latest'::text, 'all'::text])))
+  schedule_name_has_1_to_128_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128)))
+  schedule_overlap_is_known CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'cancel'::text])))
+  schedule_pkey PRIMARY KEY (id)
+  schedule_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
+  schedule_queue_has_1_to_128_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 128)))
+  schedule_rule_has_1_to_65536_bytes CHECK (((octet_length(rule) >= 1) AND (octet_length(rule) <= 65536)))
+  schedule_target_is_known CHECK ((target = 'kind'::text))
+  schedule_that_rests_is_not_looked_at CHECK (((paused_at IS NULL) OR (removed_at IS NOT NULL) OR (look_at IS NULL)))
+  schedule_timeout_is_not_negative CHECK ((timeout_ms >= 0))
+  schedule_twice_is_known CHECK ((twice = ANY (ARRAY['first'::text, 'second'::text, 'both'::text])))
+  schedule_zone_has_1_to_64_bytes CHECK (((octet_length(zone) >= 1) AND (octet_length(zone) <= 64)))
+  CREATE INDEX schedule_failing ON tenure.schedule USING btree (error_at, id) WHERE (error IS NOT NULL)
+  CREATE INDEX schedule_look ON tenure.schedule USING btree (look_at, id) WHERE (look_at IS NOT NULL)
+  CREATE UNIQUE INDEX schedule_name ON tenure.schedule USING btree (name) WHERE (removed_at IS NULL)
+table schedule_backfill with (fillfactor=70)
+  id bigint not null identity
+  schedule_id bigint not null
+  times timestamp with time zone[] not null
+  at_once integer not null
+  priority smallint not null
+  again boolean not null
+  done integer not null default 0
+  enqueued integer not null default 0
+  skipped integer not null default 0
+  dead integer not null default 0
+  open_jobs bigint[] not null default '{}'::bigint[]
+  created_at timestamp with time zone not null default clock_timestamp()
+  created_by text not null
+  cancelled_at timestamp with time zone
+  cancelled_by text
+  ended_at timestamp with time zone
+  look_at timestamp with time zone not null
+  error text
+  error_at timestamp with time zone
+  backfill_has_1_to_100000_times CHECK (((cardinality(times) >= 1) AND (cardinality(times) <= 100000)))
+  backfill_has_dealt_with_what_it_counts CHECK (((done = (enqueued + skipped)) AND (done <= cardinality(times))))
+  backfill_keeps_to_what_it_may_run_at_once CHECK ((cardinality(open_jobs) <= at_once))
+  backfill_priority_is_1_to_4 CHECK (((priority >= 1) AND (priority <= 4)))
+  backfill_runs_1_to_1000_at_once CHECK (((at_once >= 1) AND (at_once <= 1000)))
+  schedule_backfill_pkey PRIMARY KEY (id)
+  CREATE INDEX schedule_backfill_look ON tenure.schedule_backfill USING btree (look_at, id)
+  CREATE INDEX schedule_backfill_schedule ON tenure.schedule_backfill USING btree (schedule_id, id)
+table schedule_gap
+  schedule_id bigint not null
+  first_at timestamp with time zone not null
+  last_at timestamp with time zone not null
+  times bigint
+  reason text not null
+  noted_at timestamp with time zone not null default clock_timestamp()
+  schedule_gap_ends_after_its_start CHECK ((last_at >= first_at))
+  schedule_gap_pkey PRIMARY KEY (schedule_id, first_at, reason)
+  schedule_gap_reason_is_known CHECK ((reason = ANY (ARRAY['missed'::text, 'changed'::text, 'paused'::text])))
+table schedule_run
+  schedule_id bigint not null
+  logical_at timestamp with time zone not null
+  state text not null
+  job_id bigint
+  noted_at timestamp with time zone not null default clock_timestamp()
+  schedule_run_has_a_job_when_it_fired CHECK (((job_id IS NOT NULL) = (state = ANY (ARRAY['fired'::text, 'by hand'::text, 'backfilled'::text]))))
+  schedule_run_pkey PRIMARY KEY (schedule_id, logical_at)
+  schedule_run_state_is_known CHECK ((state = ANY (ARRAY['fired'::text, 'by hand'::text, 'backfilled'::text, 'queued'::text, 'overlap'::text, 'replaced'::text])))
 table setting
   name text not null
   value text not null
@@ -338,12 +449,18 @@ table worker_drain
   worker_drain_pkey PRIMARY KEY (worker_id)
 
 -- views
+view backfills(id bigint, schedule text, schedule_id bigint, state text, first_at timestamp with time zone, last_at timestamp with time zone, newest_first boolean, times integer, done integer, enqueued integer, skipped integer, dead integer, open integer, at_once integer, priority smallint, again boolean, created_at timestamp with time zone, created_by text, cancelled_at timestamp with time zone, cancelled_by text, ended_at timestamp with time zone, error text, error_at timestamp with time zone)
 view jobs(id bigint, kind text, queue text, status text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, updated_at timestamp with time zone, worker text, last_error text, payload json, result json, progress json, timeout_ms bigint, idempotency_key text, origin_id bigint, replaces_id bigint, replaced_by bigint, overrun boolean, snoozes bigint)
+view schedule_runs(schedule text, schedule_id bigint, removed boolean, logical_at timestamp with time zone, last_at timestamp with time zone, times bigint, state text, job_id bigint, noted_at timestamp with time zone)
+view schedules(id bigint, name text, version bigint, rule text, zone text, anchor_at timestamp with time zone, starts_at timestamp with time zone, ends_at timestamp with time zone, gap text, twice text, missed text, missed_max integer, missed_window_ms bigint, overlap text, jitter_ms bigint, target text, kind text, payload json, queue text, priority smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, changed_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text, state text, next_at timestamp with time zone, last_at timestamp with time zone, last_job_id bigint, queued_at timestamp with time zone, runs bigint, left_out bigint, error text, error_at timestamp with time zone, ruled_at timestamp with time zone, forgotten_at timestamp with time zone)
 view worker_list(id bigint, name text, host text, pid integer, version text, queues text[], kinds text[], started_at timestamp with time zone, seen_at timestamp with time zone, lease_until timestamp with time zone, lease_ms integer, has_lock boolean, state text, running numeric, overruns integer)
 
 -- functions that a client calls (security definer)
+function add_backfill(p_schedule text, p_times timestamp with time zone[], p_at_once integer DEFAULT 10, p_priority integer DEFAULT 4, p_again boolean DEFAULT false, p_by text DEFAULT NULL::text) returns bigint
+function add_schedule(p_name text, p_rule text, p_zone text, p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint, p_starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_ends_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_jitter_ms bigint DEFAULT 0, p_missed text DEFAULT 'latest'::text, p_missed_max integer DEFAULT 100, p_missed_window_ms bigint DEFAULT 86400000, p_overlap text DEFAULT 'allow'::text, p_gap text DEFAULT 'next'::text, p_twice text DEFAULT 'first'::text) returns bigint
 function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
+function cancel_backfill(p_backfill bigint, p_by text DEFAULT NULL::text) returns boolean
 function cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_place text DEFAULT NULL::text, p_after text[] DEFAULT NULL::text[], p_limit integer DEFAULT 2000, OUT cancelled bigint, OUT requested bigint, OUT busy bigint, OUT place text, OUT after text[]) returns record
 function cancel_settled(p_job bigint) returns text
 function claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[], p_lanes integer[], p_after bigint[], p_low boolean) returns TABLE(lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, due_at timestamp with time zone, idempotency_key text, payload json)
@@ -353,12 +470,15 @@ function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strip
 function count_jobs(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone) returns TABLE(status text, jobs bigint)
 function discard(p_job bigint) returns boolean
 function drain_worker(p_worker bigint, p_on boolean DEFAULT true) returns boolean
+function due_schedules(p_all boolean DEFAULT false, p_limit integer DEFAULT 200) returns json
+function edit_schedule(p_name text, p_version bigint, p_rule text, p_zone text, p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint, p_starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_ends_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_jitter_ms bigint DEFAULT 0, p_missed text DEFAULT 'latest'::text, p_missed_max integer DEFAULT 100, p_missed_window_ms bigint DEFAULT 86400000, p_overlap text DEFAULT 'allow'::text, p_gap text DEFAULT 'next'::text, p_twice text DEFAULT 'first'::text) returns boolean
 function end_of(p_job bigint) returns TABLE(status text, result json, cause text, message text, replaced_by bigint)
 function ended_by(p_leases bigint[], p_jobs bigint[]) returns TABLE(lease_id bigint, job_id bigint, status text)
 function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
 function enqueue_inbox() returns SETOF bigint
 function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
 function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_id bigint, status text)
+function fire(p_plans json) returns json
 function fold_stats(p_limit integer DEFAULT 20000) returns json
 function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
 function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms bigint, dead_ms bigint)
@@ -372,20 +492,27 @@ function note_overruns(p_worker bigint, p_token uuid, p_jobs bigint[], p_left bo
 function partitions() returns integer
 function pause(p_queue text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
 function pause_kind(p_kind text, p_queue text DEFAULT NULL::text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
+function pause_schedule(p_name text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
 function pick_jobs(p_statuses text[], p_queue text, p_kind text, p_before bigint, p_limit integer, p_requeued boolean DEFAULT false) returns SETOF bigint
 function progress(p_job bigint, p_fence bigint, p_progress json) returns boolean
 function promote(p_limit integer DEFAULT 1000, p_since interval DEFAULT NULL::interval) returns json
 function queue_stats() returns TABLE(queue text, available bigint, scheduled bigint, running bigint, held bigint, dead bigint, oldest_due_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text)
+function ran_of(p_schedule text, p_times timestamp with time zone[]) returns bigint
 function record_stats(p_worker bigint, p_seq bigint, p_minute timestamp with time zone, p_groups json, p_self json DEFAULT '{}'::json) returns boolean
 function refuse_kinds(p_worker bigint, p_token uuid, p_kinds text[], p_reasons text[]) returns boolean
 function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean, p_former bigint DEFAULT NULL::bigint) returns TABLE(worker_id bigint, token uuid)
 function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[]) returns TABLE(lease_id bigint, strip bit varying)
+function remove_schedule(p_name text) returns boolean
 function requeue(p_job bigint, p_payload json DEFAULT NULL::json, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint
+function reschedule(p_job bigint, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint) returns text
 function rescue(p_limit integer DEFAULT 1000) returns json
 function resume(p_queue text) returns boolean
 function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boolean
+function resume_schedule(p_name text) returns boolean
 function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
+function run_now(p_job bigint) returns text
+function run_schedule(p_name text) returns bigint
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function set_setting(p_name text, p_value bigint) returns void
 function settings() returns TABLE(name text, value bigint, lowest bigint, highest bigint, default_value bigint, is_set boolean)
@@ -394,6 +521,7 @@ function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function stats(p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_by text[] DEFAULT '{queue,kind}'::text[], p_step interval DEFAULT '00:01:00'::interval) returns TABLE(at timestamp with time zone, queue text, kind text, enqueued bigint, started bigint, completed bigint, failed bigint, retried bigint, dead bigint, cancelled bigint, snoozed bigint, released bigint, rescued bigint, overruns bigint, wait_p50_ms double precision, wait_p95_ms double precision, wait_p99_ms double precision, run_p50_ms double precision, run_p95_ms double precision, run_p99_ms double precision, wait_buckets smallint[], wait_counts bigint[], run_buckets smallint[], run_counts bigint[])
 function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
+function troubled_schedules(p_limit integer DEFAULT 100) returns TABLE(name text, state text, since timestamp with time zone, error text)
 function uncounted_since() returns timestamp with time zone
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone, refused text)
 function vacuum_horizon() returns json
@@ -416,13 +544,16 @@ function cancel_later(p_statuses text[], p_queue text, p_kind text, p_before tim
 function cancel_leased(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_rows_max() returns integer
+function cancel_waiting(p_job bigint) returns boolean
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
 function check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
 function check_run_at(p_run_at timestamp with time zone) returns void
+function check_schedule(p_rule text, p_zone text, p_starts_at timestamp with time zone, p_ends_at timestamp with time zone, p_jitter_ms bigint, p_missed text, p_missed_max integer, p_missed_window_ms bigint, p_overlap text, p_gap text, p_twice text) returns void
 function check_stats(p_groups json, p_self json) returns void
 function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
+function check_template(p_payload json) returns void
 function chosen_jobs(p_block bigint, p_mask bit, p_before timestamp with time zone, OUT jobs bigint[], OUT mask bit) returns record
 function complete(p_job bigint, p_fence bigint, p_result jsonb) returns void
 function complete(p_job bigint, p_fence bigint, p_result text) returns void
@@ -442,21 +573,35 @@ function end_thinning(r tenure.partition, p_next_at timestamp with time zone) re
 function ends_in(p_after bigint, p_before bigint, p_limit integer) returns TABLE(job_id bigint, state "char", created_at timestamp with time zone, due_at timestamp with time zone)
 function enqueue(p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns bigint
 function enqueue(p_kind text, p_payload text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns bigint
+function enqueue_backfill(p_schedule tenure.schedule, p_times timestamp with time zone[], p_priority smallint) returns bigint[]
+function enqueue_run(p_schedule tenure.schedule, p_at timestamp with time zone) returns bigint
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text
+function fire_divided(p_plans json, p_until timestamp with time zone, OUT jobs bigint, OUT failed bigint) returns record
+function fire_in_ms(p_all boolean) returns bigint
+function fire_one(p_plan json) returns bigint
+function fire_together(p_plans json, OUT jobs bigint, OUT rest json) returns record
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
 function fold_deltas(p_delta bigint, p_xid xid8, OUT rows bigint, OUT more boolean) returns record
 function fold_range(p_after bigint, p_last bigint) returns void
 function follow_cancel(p_job bigint, p_worker bigint) returns boolean
 function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
+function forget_notes(p_schedule bigint, p_before timestamp with time zone, p_limit integer) returns bigint
+function forget_removed(p_now timestamp with time zone) returns void
+function forget_runs(p_schedule bigint, p_now timestamp with time zone) returns void
 function forget_sleepers() returns bigint
 function forget_stats() returns bigint
+function from_us(p_us bigint) returns timestamp with time zone
+function give_up_queued(p_schedule bigint, p_queued_at timestamp with time zone, p_state text) returns void
+function has_ended(p_job bigint) returns boolean
+function has_run(p_schedule bigint, p_at timestamp with time zone) returns boolean
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
 function is_histogram(p_buckets smallint[], p_counts integer[]) returns boolean
+function is_passing(p_state text) returns boolean
 function jobs_before(r tenure.partition) returns bigint
 function jobs_in(p_blocks bigint[], p_strip bit varying) returns TABLE(job_id bigint, slot integer)
 function join_bits(bit varying) returns bit varying
@@ -469,6 +614,7 @@ function lease_of(p_job bigint) returns tenure.lease
 function leave_held(p_row tenure.held, p_gone bit) returns void
 function leave_later(p_row tenure.later, p_gone bit) returns void
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
+function leave_out(p_schedule bigint, p_next_at timestamp with time zone, p_now timestamp with time zone, p_reason text) returns void
 function leave_ready(p_row tenure.ready, p_gone bit) returns void
 function leave_spare(p_width_max bigint) returns void
 function limit_idle(p_ms bigint) returns void
@@ -486,11 +632,15 @@ function mask_of(p_job bigint) returns bit
 function merge_histograms(p_buckets smallint[], p_counts integer[], p_more_buckets smallint[], p_more_counts integer[], OUT buckets smallint[], OUT counts integer[]) returns record
 function minute() returns bigint
 function minute_of(p_at timestamp with time zone) returns timestamp with time zone
+function move_backfill(p_backfill tenure.schedule_backfill) returns void
+function move_backfills(p_since timestamp with time zone) returns void
+function move_waiting(p_job tenure.job, p_due_at timestamp with time zone, p_now timestamp with time zone) returns text
 function next_look(r tenure.partition) returns timestamp with time zone
 function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zone) returns timestamp with time zone
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
 function note_cancelled(p_jobs bigint[]) returns void
 function note_ends(p_queue text, p_kind text, p_cancelled bigint, p_rescued bigint, p_dead bigint) returns void
+function note_failure(p_schedule bigint, p_version bigint, p_message text, p_state text) returns void
 function note_queue(p_queue text) returns void
 function outline(p_message text) returns text
 function partition_name(p_table text, p_first bigint, p_end bigint) returns text
@@ -506,17 +656,21 @@ function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, 
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
 function refuse(p_state text, p_message text, p_hint text) returns void
 function refused_text(p_queue text, p_kind text) returns text
+function render_payload(p_schedule tenure.schedule, p_at timestamp with time zone) returns json
 function request_cancels(p_jobs bigint[], p_worker bigint, p_end_at timestamp with time zone) returns bigint[]
 function requeue(p_job bigint, p_payload jsonb, p_run_at timestamp with time zone) returns bigint
 function requeue(p_job bigint, p_payload text, p_run_at timestamp with time zone) returns bigint
 function rescue_lease(p_lease bigint) returns bigint
 function retain_dead(p_limit integer) returns bigint
 function retain_range(p_limit integer) returns TABLE(removed bigint, emptied integer)
+function runs_kept() returns interval
+function schedule_named(p_name text) returns tenure.schedule
 function second_sighting_at(w tenure.worker) returns timestamp with time zone
 function set_turn(p_duty text, p_next_at timestamp with time zone) returns boolean
 function settled_mark(p_drawn bigint, p_xid xid8, p_mark bigint, p_mark_xid xid8) returns bigint
 function sight_workers() returns void
 function slot_of(p_blocks bigint[], p_strip bit varying, p_job bigint) returns integer
+function state_of_run(p_schedule tenure.schedule) returns text
 function stats_kept(p_setting text) returns interval
 function stats_of_groups(p_groups json) returns TABLE(queue text, kind text, started integer, completed integer, failed integer, retried integer, dead integer, cancelled integer, snoozed integer, released integer, overruns integer, wait_buckets smallint[], wait_counts integer[], run_buckets smallint[], run_counts integer[])
 function stats_of_worker(p_self json) returns TABLE(claim_buckets smallint[], claim_counts integer[], flush_buckets smallint[], flush_counts integer[], memory_bytes bigint, group_memory_bytes bigint, throttled_ms bigint)
@@ -531,7 +685,9 @@ function take_waiting(p_job bigint) returns smallint
 function takers() returns TABLE(worker_id bigint)
 function tell(p_worker bigint, p_word text) returns void
 function thin(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
+function to_us(p_at timestamp with time zone) returns bigint
 function turn_at(p_duty text) returns timestamp with time zone
 function users_of(p_job text, p_outcome text) returns text[]
+function wake_near(p_queue text, p_due_at timestamp with time zone, p_now timestamp with time zone) returns void
 function wake_next(p_queue text, p_worker bigint) returns void
 function wake_one(p_queue text) returns void

@@ -8,6 +8,8 @@ mod store;
 pub mod testing;
 mod worker;
 
+pub use client::audit::{LeftOut, ScheduleAudit};
+pub use client::backfill::{Backfill, BackfillInfo, BackfillPreview};
 pub use client::cancel::{CancelFilter, CancelledMany};
 pub use client::dead::{DeadFilter, DeadGroup, DeadLetter, LineJob, RequeuePace};
 pub use client::executor::Executor;
@@ -15,16 +17,20 @@ pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
 pub use client::kinds::UnhandledKind;
 pub use client::pause::{KindPause, WaitReason};
 pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
+pub use client::reschedule::Moved;
 pub use client::retention::{Keep, Prunable, Pruned};
+pub use client::schedules::{ScheduleInfo, ScheduleRun};
 pub use client::settings::Setting;
 pub use client::stats::{Statistics, StatsBy, StatsFilter, StatsRow, WorkerStats};
+pub use client::troubles::TroubledSchedule;
 pub use client::verbs;
 pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, connection_config, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Cause, DeadRows, Enqueue, Fail, Histogram, Holder, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Snapshot,
-    VacuumHorizon, Verdict, classify, lifecycle, limits,
+    Absence, Cause, DeadRows, Enqueue, Fail, Gap, Histogram, Holder, Jitter, Job, JobId, JobOptions, Missed, Overlap,
+    RawJson, RetryPolicy, Rule, Schedule, Snapshot, Twice, VacuumHorizon, Verdict, classify, duration, instant,
+    lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};

@@ -2,15 +2,16 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::json;
-use tenure::{Enqueue, JobOptions, RawJson, limits};
+use tenure::{Enqueue, Error, JobOptions, RawJson, limits};
 
 use super::ndjson;
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
-use crate::{number, output, when};
+use crate::when::{self, ZoneOfInput};
+use crate::{number, output};
 
 /// Enqueue a job, or a file of jobs
 ///
@@ -21,6 +22,8 @@ Examples:
   tenure enqueue send_mail '{\"to\": \"ada@example.org\"}'
   tenure enqueue report '{\"month\": 7}' --queue slow --priority 3 --in 10m --max-attempts 3 --timeout 2h
   tenure enqueue report - < payload.json
+  tenure enqueue report 7 --at '2027-03-29T02:30[Europe/Berlin]'
+  tenure enqueue report 7 --at 2027-03-29T02:30 --zone Europe/Berlin
   tenure enqueue --many jobs.ndjson              each line: {\"kind\": \"send_mail\", \"payload\": {…}}; further keys:
                                                  queue, priority, at, in, max_attempts, timeout
   tenure enqueue --many - --kind send_mail       each line of stdin is a payload")]
@@ -63,9 +66,12 @@ struct Options {
     #[arg(long, default_value_t = 2, allow_negative_numbers = true, value_parser = number::of::<i16>("write 1 to 4"))]
     priority: i16,
 
-    /// Not before this instant: 2026-12-24T18:00:00Z
-    #[arg(long, value_name = "INSTANT", value_parser = when::instant, conflicts_with = "delay", allow_hyphen_values = true)]
-    at: Option<SystemTime>,
+    /// Not before this instant: 2026-12-24T18:00:00Z, 2026-12-24T19:00[Europe/Berlin], or 2026-12-24T19:00 with --zone
+    #[arg(long, value_name = "INSTANT", conflicts_with = "delay", allow_hyphen_values = true)]
+    at: Option<String>,
+
+    #[command(flatten)]
+    zone: ZoneOfInput,
 
     /// Not before this time has passed: 5s, 10m, 2h, 1d
     #[arg(long = "in", id = "delay", value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
@@ -81,24 +87,24 @@ struct Options {
 }
 
 impl Options {
-    fn read(&self) -> JobOptions {
+    fn read(&self) -> Result<JobOptions, Error> {
         let mut options = JobOptions::new().queue(&self.queue).priority(self.priority).max_attempts(self.max_attempts);
-        if let Some(at) = self.at {
-            options = options.run_at(at);
+        if let Some(at) = &self.at {
+            options = options.run_at(self.zone.read(at).map_err(|error| error.context("--at"))?);
         }
         if let Some(delay) = self.delay {
             options = options.delay(delay);
         }
-        match self.timeout {
+        Ok(match self.timeout {
             Some(timeout) => options.timeout(timeout),
             None => options,
-        }
+        })
     }
 }
 
 /// Enqueues what was typed or what the file holds.
 pub async fn run(args: EnqueueArgs) -> Outcome {
-    let options = args.options.read();
+    let options = args.options.read()?;
     options.check()?;
     match &args.many {
         Some(file) => many(&args, file.clone(), options).await,
@@ -143,7 +149,9 @@ async fn many(args: &EnqueueArgs, file: PathBuf, options: JobOptions) -> Outcome
     if let Some(kind) = &args.kind_of_all {
         Enqueue::raw(kind, RawJson::null()).check()?;
     }
-    let ids = ndjson::enqueue(&args.connection, file, args.kind_of_all.clone(), options).await?;
+    let ids =
+        ndjson::enqueue(&args.connection, file, args.kind_of_all.clone(), options, args.options.zone.zone.clone())
+            .await?;
     match (args.json, ids.first(), ids.last()) {
         (true, _, _) => output::json(&json!({ "enqueued": ids.len(), "ids": ids }))?,
         (false, Some(first), Some(last)) => {

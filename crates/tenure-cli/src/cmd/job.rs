@@ -1,6 +1,7 @@
-//! `tenure job`: look at jobs and cancel them.
+//! `tenure job`: look at jobs, cancel them, and let them run at another time.
 
 mod cancel;
+mod reschedule;
 
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::{number, output};
 
-/// Look at jobs and cancel them
+/// Look at jobs, cancel them, and let them run at another time
 #[derive(Debug, Subcommand)]
 pub enum Job {
     List(List),
     Show(Show),
     Cancel(cancel::Cancel),
+    Reschedule(reschedule::Reschedule),
+    Run(reschedule::Run),
 }
 
 /// List jobs, newest first
@@ -92,6 +95,8 @@ pub async fn run(job: Job) -> Outcome {
         Job::List(args) => list(args).await,
         Job::Show(args) => show(args).await,
         Job::Cancel(args) => cancel::run(args).await,
+        Job::Reschedule(args) => reschedule::reschedule(args).await,
+        Job::Run(args) => reschedule::run_now(args).await,
     }
 }
 

@@ -10,6 +10,7 @@ pub mod migrate;
 mod ndjson;
 pub mod prune;
 pub mod queue;
+pub mod schedule;
 pub mod setting;
 pub mod stats;
 pub mod status;
@@ -28,6 +29,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Job(job) => job::run(job).await,
         Command::Queue(queue) => queue::run(queue).await,
         Command::Dead(dead) => dead::run(dead).await,
+        Command::Schedule(schedule) => schedule::run(schedule).await,
         Command::Setting(setting) => setting::run(setting).await,
         Command::Prune(prune) => prune::run(prune).await,
         Command::Stats(stats) => stats::run(stats).await,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
-use tenure::{Enqueue, Error, JobId, JobOptions, RawJson, limits};
+use tenure::{Enqueue, Error, JobId, JobOptions, RawJson, instant, limits};
 
 use crate::connection::Connection;
 use crate::{output, when};
@@ -40,6 +40,8 @@ struct Survey {
 struct Reading {
     kind: Option<String>,
     options: JobOptions,
+    /// Of instants that name none.
+    zone: Option<String>,
 }
 
 /// Enqueues the lines of the file, all or none.
@@ -48,8 +50,9 @@ pub async fn enqueue(
     file: PathBuf,
     kind: Option<String>,
     options: JobOptions,
+    zone: Option<String>,
 ) -> anyhow::Result<Vec<JobId>> {
-    let reading = Reading { kind, options };
+    let reading = Reading { kind, options, zone };
     if file == Path::new("-") {
         // Stdin can be read only once, so its jobs are kept while they are checked.
         let jobs: Vec<Enqueue> =
@@ -156,7 +159,7 @@ impl Reading {
             job = job.timeout(when::duration(&timeout).map_err(wrong)?);
         }
         match (line.at, line.r#in) {
-            (Some(at), None) => Ok(job.run_at(when::instant(&at).map_err(wrong)?)),
+            (Some(at), None) => Ok(job.run_at(instant::read(&at, self.zone.as_deref())?.at)),
             (None, Some(delay)) => Ok(job.delay(when::duration(&delay).map_err(wrong)?)),
             (None, None) => Ok(job),
             (Some(_), Some(_)) => Err(Error::bad_input("both \"at\" and \"in\" are given", "give one of them")),
@@ -203,7 +206,9 @@ mod tests {
     use super::*;
 
     fn read(kind: Option<&str>, text: &str) -> Result<Vec<(u64, Enqueue)>, Error> {
-        Reading { kind: kind.map(str::to_owned), options: JobOptions::new() }.jobs(text.as_bytes()).collect()
+        Reading { kind: kind.map(str::to_owned), options: JobOptions::new(), zone: None }
+            .jobs(text.as_bytes())
+            .collect()
     }
 
     #[test]

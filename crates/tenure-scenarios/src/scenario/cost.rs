@@ -49,6 +49,13 @@ pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
     lines
 }
 
+/// Transactions a second of a worker that has just had work.
+pub(super) async fn transactions_a_second(stage: &Stage, worker: &WorkerProcess, time: Duration) -> f64 {
+    tokio::time::sleep(Duration::from_secs(2)).await; // from working to idle: pauses grow
+    let (_, transactions, took) = watch(stage, worker, time).await;
+    transactions / took
+}
+
 /// CPU seconds of the process, transactions of the database, and the seconds that passed.
 async fn watch(stage: &Stage, worker: &WorkerProcess, time: Duration) -> (f64, f64, f64) {
     // Sessions report their counts once a second. The server's own processes count as well: a few in a minute.
@@ -70,7 +77,7 @@ fn cpu_seconds(worker: &WorkerProcess) -> f64 {
     ticks / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64
 }
 
-fn resident_mb(worker: &WorkerProcess) -> f64 {
+pub(super) fn resident_mb(worker: &WorkerProcess) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", worker.pid())).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0

@@ -58,7 +58,7 @@ pub async fn each_verb(stage: &Stage, url: &str, client: impl Fn(&str) -> Client
     let clients = |schema: &str| [client(schema), client(schema), client(schema)];
     let shared = clients("tenure");
     for (n, case) in Case::all().into_iter().chain(Case::all()).enumerate() {
-        let scene = prepare(stage, case).await;
+        let scene = Box::pin(prepare(stage, case)).await;
         let own;
         let client = if case.verb == Verb::Migrate {
             own = clients(&scene.schema);
@@ -66,7 +66,7 @@ pub async fn each_verb(stage: &Stage, url: &str, client: impl Fn(&str) -> Client
         } else {
             &shared[n % shared.len()]
         };
-        let answer = call(client, url, case, &scene).await;
+        let answer = Box::pin(call(client, url, case, &scene)).await;
         let after = seen(stage, case, &scene).await;
         if answer.is_err() || !is_done(case, &scene, &after) {
             wrong.push(format!("{case:?}: {answer:?}, {after:?}"));
@@ -92,7 +92,7 @@ async fn sweep(stage: &Stage, proxy: &Proxy, case: Case, direction: fn(u64) -> C
     let step = step(case.verb, stage.size);
     let first = 1..=size::SWEEP_STEP_CLIENT.at(stage.size);
     let (mut n, before) = (fastrand::u64(first), found.points);
-    let mut scene = prepare(stage, case).await;
+    let mut scene = Box::pin(prepare(stage, case)).await;
     while n < POINTS_MAX {
         let reached = cut_once(stage, proxy, case, &scene, direction(n), found).await;
         clear(stage, case, &scene).await;
@@ -110,7 +110,7 @@ async fn sweep(stage: &Stage, proxy: &Proxy, case: Case, direction: fn(u64) -> C
         }
         // What only looks finds the same each time.
         if case.verb.effect() != Effect::None {
-            scene = prepare(stage, case).await;
+            scene = Box::pin(prepare(stage, case)).await;
         }
     }
     panic!("{case:?}: {POINTS_MAX} messages and no end");
@@ -122,7 +122,7 @@ async fn cut_once(stage: &Stage, proxy: &Proxy, case: Case, scene: &Scene, cut: 
     let cuts = proxy.cuts();
     proxy.cut_at(cut);
     let client = client(proxy, scene);
-    let answer = call(&client, proxy.url(), case, scene).await;
+    let answer = Box::pin(call(&client, proxy.url(), case, scene)).await;
     proxy.disarm();
     let reached = proxy.cuts() > cuts;
     let after = seen(stage, case, scene).await;
@@ -139,7 +139,7 @@ async fn cut_once(stage: &Stage, proxy: &Proxy, case: Case, scene: &Scene, cut: 
     if !done || reached && case.verb.effect() == Effect::None {
         // Now the same client, now a new one.
         let again = if fastrand::bool() { client } else { self::client(proxy, scene) };
-        let answer = call(&again, proxy.url(), case, scene).await;
+        let answer = Box::pin(call(&again, proxy.url(), case, scene)).await;
         let after = seen(stage, case, scene).await;
         if answer.is_err() || !is_done(case, scene, &after) {
             found.not_repeatable.push(format!("{what}; again: {answer:?}, {after:?}"));

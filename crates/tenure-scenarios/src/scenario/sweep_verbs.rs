@@ -6,8 +6,8 @@ use std::time::Duration;
 use tenure::lifecycle::State;
 use tenure::verbs::{Effect, Verb};
 use tenure::{
-    CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions, RawJson,
-    RequeuePace, StatsFilter,
+    Backfill, CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions,
+    Moved, RawJson, RequeuePace, Rule, Schedule, StatsFilter,
 };
 use tokio_postgres::types::Type;
 use tokio_postgres::{NoTls, Transaction};
@@ -22,6 +22,8 @@ const MANY: usize = 12;
 const KIND: &str = "act";
 /// Days after which the finished jobs of the past are not kept any more.
 const PAST_DAYS: i32 = 8;
+/// Longer than anything here takes.
+const HOUR: Duration = Duration::from_secs(3_600);
 /// How long what waits, waits: in vain.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -79,6 +81,7 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::PauseKind
         | Verb::Drained
         | Verb::SetKeep
+        | Verb::AddSchedule
         | Verb::KeepDefaults
         | Verb::Settings => {}
         // Set by the call before.
@@ -92,6 +95,8 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::CountUnfinished
         | Verb::WaitsFor
         | Verb::UnhandledKinds
+        | Verb::Reschedule
+        | Verb::RunNow
         | Verb::Queues => scene.job = stage.enqueue_to(&scene.queue, &act, 3).await[1],
         Verb::Resume => {
             stage.count("select tenure.pause($1)::int::bigint", &[&scene.queue]).await;
@@ -123,9 +128,27 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::CountDead
         | Verb::LineOf
         | Verb::Discard => scene.bury(stage, 3).await,
+        Verb::EditSchedule
+        | Verb::PauseSchedule
+        | Verb::ResumeSchedule
+        | Verb::RemoveSchedule
+        | Verb::RunSchedule
+        | Verb::Schedules
+        | Verb::Schedule
+        | Verb::ScheduleRuns
+        | Verb::AuditSchedule
+        | Verb::TroubledSchedules
+        | Verb::AddBackfill
+        | Verb::BackfillPreview
+        | Verb::Backfills
+        | Verb::Backfill
+        | Verb::CancelBackfill => scene.job = declare(stage, case.verb, &scene.queue).await,
         Verb::RequeueDead | Verb::DiscardDead => scene.bury(stage, size::SWEEP_DEAD.at(stage.size)).await,
         Verb::Prune | Verb::PrunePreview => past(stage).await,
         Verb::Stats | Verb::WorkerStats => told(stage, &scene.queue).await,
+    }
+    if case.verb == Verb::RunNow {
+        stage.count("select count(tenure.reschedule($1, p_delay_ms => 3600000))", &[&scene.job]).await;
     }
     scene
 }
@@ -135,6 +158,25 @@ async fn told(stage: &Stage, queue: &str) {
     let groups = serde_json::json!([{ "queue": queue, "kind": KIND, "started": MANY }]).to_string();
     let tell = "select tenure.record_stats($1, 1, clock_timestamp(), $2::text::json)::int::bigint";
     assert_eq!(stage.count(tell, &[&fastrand::i64(1..), &groups]).await, 1);
+}
+
+/// A schedule of that name, whose time does not come. The number of its backfill, where the verb is about one.
+async fn declare(stage: &Stage, verb: Verb, name: &str) -> i64 {
+    stage.count("select tenure.add_schedule($1, '@yearly', 'UTC', 'act', '{}', $1)", &[&name]).await;
+    match verb {
+        Verb::ResumeSchedule => stage.count("select tenure.pause_schedule($1)::int::bigint", &[&name]).await,
+        Verb::ScheduleRuns => stage.count("select tenure.run_schedule($1)", &[&name]).await,
+        Verb::TroubledSchedules => {
+            let fail = "update tenure.schedule set error = 'swept', error_at = '2001-01-01Z' where name = $1";
+            stage.execute(fail, &[&name]).await;
+            0
+        }
+        Verb::Backfills | Verb::Backfill | Verb::CancelBackfill => {
+            let begin = "select tenure.add_backfill($1, array(select make_date(n, 1, 1)::timestamp at time zone 'UTC' from generate_series(2001, 2003) n))";
+            stage.count(begin, &[&name]).await
+        }
+        _ => 0,
+    }
 }
 
 /// Finished jobs that are not kept any more. What was enqueued before them is older still: retention goes by the order of ids.
@@ -268,6 +310,30 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         Verb::SetSetting => {
             ("(select value from tenure.setting where name = 'snapshot_warn_ms')", PATIENCE.as_millis().to_string())
         }
+        Verb::Reschedule => ("(select status from tenure.jobs where id = p.job)", "scheduled".to_owned()),
+        Verb::RunNow => ("(select status from tenure.jobs where id = p.job)", "available".to_owned()),
+        Verb::AddSchedule | Verb::EditSchedule | Verb::PauseSchedule | Verb::ResumeSchedule => {
+            let columns = "(select version from tenure.schedules where name = p.queue),
+             (select rule from tenure.schedules where name = p.queue), (select state from tenure.schedules where name = p.queue)";
+            let complete = match case.verb {
+                Verb::AddSchedule => "1 @yearly active",
+                Verb::EditSchedule => "2 @monthly active",
+                Verb::PauseSchedule => "2 @yearly paused",
+                _ => "3 @yearly active",
+            };
+            (columns, complete.to_owned())
+        }
+        Verb::RemoveSchedule => ("(select count(*) from tenure.schedules where name = p.queue)", "0".to_owned()),
+        Verb::RunSchedule => {
+            let columns = "(select count(*) from tenure.job where queue = p.queue),
+             (select count(*) from tenure.schedule_runs where schedule = p.queue and state = 'by hand')";
+            (columns, "1 1".to_owned())
+        }
+        Verb::AddBackfill => (
+            "(select string_agg(state || ' ' || times, ' ') from tenure.backfills where schedule = p.queue)",
+            "active 2".to_owned(),
+        ),
+        Verb::CancelBackfill => ("(select state from tenure.backfills where id = p.job)", "cancelled".to_owned()),
         // A job and its outcome go together.
         Verb::Prune => {
             let columns = "(select count(*) from tenure.job where queue = 'default'),
@@ -291,6 +357,14 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::KeepDefaults
         | Verb::Settings
         | Verb::PrunePreview
+        | Verb::Schedules
+        | Verb::Schedule
+        | Verb::ScheduleRuns
+        | Verb::AuditSchedule
+        | Verb::TroubledSchedules
+        | Verb::BackfillPreview
+        | Verb::Backfills
+        | Verb::Backfill
         | Verb::UnhandledKinds
         | Verb::Workers
         | Verb::WorkerDrained
@@ -300,6 +374,19 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::Stats
         | Verb::WorkerStats => return None,
     })
+}
+
+fn schedule(scene: &Scene, rule: &str) -> Schedule {
+    Schedule::new(&scene.queue, Rule::new(rule, "UTC").expect("a rule"), job(scene))
+}
+
+/// Two times of a yearly schedule.
+fn backfill(scene: &Scene) -> Backfill {
+    Backfill::new(&scene.queue, new_year(2001)).until(new_year(2002))
+}
+
+fn new_year(year: u16) -> std::time::SystemTime {
+    tenure::instant::read(&format!("{year}-01-01T00:00Z"), None).expect("an instant").at
 }
 
 fn job(scene: &Scene) -> Enqueue {
@@ -350,6 +437,24 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         Verb::CountUnfinished => client.count_unfinished(&all).await.map(|c| assert_eq!(c, [(State::Available, 3)])),
         Verb::CancelMany => client.cancel_many(&all, |_| ()).await.map(drop),
         Verb::Requeue => client.requeue(id, None).await.map(drop),
+        Verb::Reschedule
+        | Verb::RunNow
+        | Verb::AddSchedule
+        | Verb::EditSchedule
+        | Verb::PauseSchedule
+        | Verb::ResumeSchedule
+        | Verb::RemoveSchedule
+        | Verb::RunSchedule
+        | Verb::Schedules
+        | Verb::Schedule
+        | Verb::ScheduleRuns
+        | Verb::AuditSchedule
+        | Verb::TroubledSchedules
+        | Verb::AddBackfill
+        | Verb::BackfillPreview
+        | Verb::Backfills
+        | Verb::Backfill
+        | Verb::CancelBackfill => Box::pin(call_about_time(client, case, scene)).await,
         Verb::DeadLetters => client.dead_letters(&dead, None, None).await.map(|dead| assert_eq!(dead.len(), 3)),
         Verb::DeadGroups => client.dead_groups(&dead, None).await.map(|groups| assert_eq!(groups[0].count, 3)),
         Verb::CountDead => client.count_dead(&dead).await.map(|count| assert_eq!(count, 3)),
@@ -391,6 +496,46 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
             stats.map(|stats| assert_eq!(stats.rows[0].started, MANY as u64))
         }
         Verb::WorkerStats => client.worker_stats(PATIENCE).await.map(|workers| assert!(!workers.is_empty())),
+    }
+}
+
+/// The calls about time. Apart from the others, and boxed: one future of all verbs is more than the stack of a test's thread holds.
+async fn call_about_time(client: &Client, case: Case, scene: &Scene) -> Result<(), Error> {
+    let (id, queue) = (JobId::from(scene.job), scene.queue.as_str());
+    match case.verb {
+        Verb::Reschedule => {
+            client.reschedule(id, Moved::By(HOUR)).await.map(|state| assert_eq!(state, State::Scheduled))
+        }
+        Verb::RunNow => client.run_now(id).await.map(|state| assert_eq!(state, State::Available)),
+        Verb::AddSchedule => client.add_schedule(&schedule(scene, "@yearly")).await,
+        Verb::EditSchedule => client.edit_schedule(1, &schedule(scene, "@monthly")).await.map(drop),
+        Verb::PauseSchedule => client.pause_schedule(queue, None, Some("swept")).await.map(drop),
+        Verb::ResumeSchedule => client.resume_schedule(queue).await.map(drop),
+        Verb::RemoveSchedule => client.remove_schedule(queue).await,
+        Verb::RunSchedule => client.run_schedule(queue).await.map(drop),
+        Verb::Schedules => {
+            client.schedules(None, None).await.map(|found| assert!(found.iter().any(|found| found.name == queue)))
+        }
+        Verb::Schedule => client.schedule(queue).await.map(|found| assert_eq!(found.expect("it is there").name, queue)),
+        Verb::ScheduleRuns => client.schedule_runs(queue, None, None).await.map(|runs| assert_eq!(runs.len(), 1)),
+        Verb::AuditSchedule => {
+            client.audit_schedule(queue, new_year(2001), None).await.map(|audit| assert_eq!(audit.schedule, queue))
+        }
+        Verb::TroubledSchedules => {
+            let troubled = client.troubled_schedules(Some(1_000)).await;
+            troubled.map(|troubled| assert!(troubled.iter().any(|schedule| schedule.name == queue)))
+        }
+        Verb::AddBackfill => client.add_backfill(&backfill(scene), Some("swept")).await.map(drop),
+        Verb::BackfillPreview => client
+            .backfill_preview(&backfill(scene))
+            .await
+            .map(|preview| assert_eq!((preview.times, preview.ran), (2, 0))),
+        Verb::Backfills => client.backfills(Some(queue), None, None).await.map(|found| assert_eq!(found.len(), 1)),
+        Verb::Backfill => {
+            client.backfill(scene.job).await.map(|found| assert_eq!(found.expect("it is there").times, 3))
+        }
+        Verb::CancelBackfill => client.cancel_backfill(scene.job, Some("swept")).await.map(drop),
+        verb => unreachable!("{verb:?} is not about time"),
     }
 }
 

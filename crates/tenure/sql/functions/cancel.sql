@@ -14,16 +14,11 @@ create or replace function tenure.cancel_job(p_job bigint) returns text
 language plpgsql as $$
 declare
   c_looks constant integer := 10;
-  v_now timestamptz := clock_timestamp();
-  v_attempt smallint;
   v_worker bigint;
   v_state "char";
 begin
   for i in 1 .. c_looks loop
-    v_attempt := tenure.take_waiting(p_job);
-    if v_attempt is not null then
-      insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, v_now);
-      perform tenure.note_cancelled(array[p_job]);
+    if tenure.cancel_waiting(p_job) then
       return 'cancelled';
     end if;
     if exists (select from tenure.dead_letter d where d.job_id = p_job) then
@@ -49,6 +44,20 @@ begin
     -- Enqueued, and yet in none of the tables: it is just moving.
   end loop;
   perform tenure.refuse('TN005', format('job %s moves too fast to be caught', p_job), 'Try again.');
+end $$;
+
+-- cancel_waiting: a job that waits ends. False: it does not wait. Locks: one row of ready, later or held.
+create or replace function tenure.cancel_waiting(p_job bigint) returns boolean
+language plpgsql as $$
+declare
+  v_attempt constant smallint := tenure.take_waiting(p_job);
+begin
+  if v_attempt is null then
+    return false;
+  end if;
+  insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, clock_timestamp());
+  perform tenure.note_cancelled(array[p_job]);
+  return true;
 end $$;
 
 -- cancel_settled: the second look of whoever got 'requested', in a transaction of its own after that of cancel. A verb that was ending the attempt
@@ -215,7 +224,6 @@ end $$;
 create or replace function tenure.follow_cancel(p_job bigint, p_worker bigint) returns boolean
 language plpgsql as $$
 declare
-  v_attempt smallint;
   v_worker bigint;
 begin
   if exists (select from tenure.outcome o where o.job_id = p_job) or exists (select from tenure.dead_letter d where d.job_id = p_job)
@@ -227,10 +235,7 @@ begin
              where l.worker_id = p_worker and p_job >> 7 = any(l.blocks) and tenure.slot_of(l.blocks, l.strip, p_job) is not null) then
     return false;
   end if;
-  v_attempt := tenure.take_waiting(p_job);
-  if v_attempt is not null then
-    insert into tenure.outcome (job_id, state, attempt, finished_at) values (p_job, 'x', v_attempt, clock_timestamp());
-    perform tenure.note_cancelled(array[p_job]);
+  if tenure.cancel_waiting(p_job) then
     perform tenure.take_cancel_requests(array[p_job]);
     return true;
   end if;

@@ -21,6 +21,7 @@ begin
   if v_due_at > v_now then
     insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
       values (v_block, v_block, v_due_at, 's', p_queue, p_priority, p_kind, 0, 0, tenure.mask_fresh(1));
+    perform tenure.wake_near(p_queue, v_due_at, v_now);
   else
     insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
       values (p_queue, p_priority, v_block, p_kind, 0, 0, v_block, tenure.mask_fresh(1));
@@ -60,6 +61,7 @@ begin
       select b.block, b.block, v_due_at, 's', p_queue, p_priority, p_kind, 0, 0,
              tenure.mask_fresh(least(c_bundle_jobs, v_jobs - (b.o::integer - 1) * c_bundle_jobs))
       from unnest(v_blocks) with ordinality as b(block, o);
+    perform tenure.wake_near(p_queue, v_due_at, v_now);
   else
     insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
       select p_queue, p_priority, b.block, p_kind, 0, 0, b.block,

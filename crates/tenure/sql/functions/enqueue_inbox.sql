@@ -83,7 +83,9 @@ begin
     from drawn d where d.run_at is null or d.run_at <= v_now
     returning queue),
   woken as (
-    select count(tenure.wake_one(r.queue)) from (select distinct queue from readied) r)
+    -- Who sleeps looks again for what becomes due soon, as wake_near says.
+    select count(tenure.wake_one(r.queue))
+    from (select queue from readied union select d.queue from drawn d where d.run_at > v_now and d.run_at <= v_now + interval '2 seconds') r)
   select array_agg(d.block * 128 + b.place order by b.n) into v_jobs
   from bundled b join drawn d on d.bundle = b.bundle where (select count(*) from woken) >= 0;
 

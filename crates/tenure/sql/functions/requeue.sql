@@ -42,6 +42,7 @@ begin
   if p_run_at > v_now then
     insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
       values (v_block, v_block, p_run_at, 's', v_old.queue, v_old.priority, v_old.kind, 0, 0, tenure.mask_fresh(1));
+    perform tenure.wake_near(v_old.queue, p_run_at, v_now);
     return v_block * 128;
   end if;
   insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)

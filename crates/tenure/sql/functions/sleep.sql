@@ -83,6 +83,17 @@ begin
   end if;
 end $$;
 
+-- wake_near: something becomes due before whoever sleeps looks again by himself: one is told, and sleeps until then.
+create or replace function tenure.wake_near(p_queue text, p_due_at timestamptz, p_now timestamptz) returns void
+language plpgsql as $$
+declare
+  c_near constant interval := '2 seconds';
+begin
+  if p_due_at <= p_now + c_near then
+    perform tenure.wake_one(p_queue);
+  end if;
+end $$;
+
 -- wake_next: a claim that got all it wanted leaves more behind; the next sleeper is told, so that a burst wakes one after another.
 create or replace function tenure.wake_next(p_queue text, p_worker bigint) returns void
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$

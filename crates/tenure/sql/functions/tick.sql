@@ -7,7 +7,7 @@
 -- A turn that moved no job and declared nobody dead is not waited for until it is on disk: after a crash the next one does the same again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "rescued_jobs": some of them as rescue names them,
 -- "net": [duties to pass to net, one by one], "retain" and "stats": whether retain and fold_stats are due, "horizon": whether somebody should look at vacuum_horizon and
--- warn, once a minute}.
+-- warn, once a minute, "fire_ms": when to fire schedules, if that is before the next turn}.
 -- Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the duties, and rows of duty before,
 -- between and after them. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as
 -- a suspect may be on its way back, and its row is then locked to the end of the transaction only.
@@ -81,6 +81,7 @@ begin
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
                            'rescued_jobs', v_rescue -> 'jobs',
                            'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions', 'sleepers') else '[]' end,
+                           'fire_ms', tenure.fire_in_ms(v_all),
                            'horizon', v_net and tenure.take_turn('horizon', v_now, interval '1 minute'),
                            'retain', tenure.turn_at('retain') not between clock_timestamp() and clock_timestamp() + interval '1 minute',
                            'stats', tenure.turn_at('enqueued') not between clock_timestamp() and clock_timestamp() + interval '10 seconds');

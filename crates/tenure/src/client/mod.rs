@@ -1,5 +1,7 @@
 //! The verbs of an application: enqueue, look, wait, cancel, pause, requeue, migrate.
 
+pub(crate) mod audit;
+pub(crate) mod backfill;
 mod bulk;
 pub(crate) mod cancel;
 pub(crate) mod dead;
@@ -11,9 +13,12 @@ pub(crate) mod kinds;
 pub(crate) mod pause;
 mod pool;
 pub(crate) mod queues;
+pub(crate) mod reschedule;
 pub(crate) mod retention;
+pub(crate) mod schedules;
 pub(crate) mod settings;
 pub(crate) mod stats;
+pub(crate) mod troubles;
 pub mod verbs;
 pub(crate) mod wait;
 

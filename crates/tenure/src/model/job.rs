@@ -265,6 +265,17 @@ pub(crate) fn micros(instant: SystemTime) -> i64 {
     }
 }
 
+/// The whole second that an instant lies in.
+pub(crate) fn seconds_of(instant: SystemTime) -> i64 {
+    micros(instant).div_euclid(1_000_000)
+}
+
+/// The instant at which a second begins.
+pub(crate) fn system_time(second: i64) -> SystemTime {
+    let away = std::time::Duration::from_secs(second.unsigned_abs());
+    if second < 0 { SystemTime::UNIX_EPOCH - away } else { SystemTime::UNIX_EPOCH + away }
+}
+
 /// The database compares with its own clock; this only refuses what it could not even represent.
 fn check_instant(instant: SystemTime) -> Result<(), Error> {
     const YEAR_9999: Duration = Duration::from_secs(253_402_300_799);

@@ -110,6 +110,10 @@ pub enum Event {
     RescueLast,
     /// Its time has come.
     Promote,
+    /// Somebody wants it to run later than now.
+    Reschedule,
+    /// Somebody wants it to run now.
+    RunNow,
     /// Somebody cancels it.
     Cancel,
     /// Somebody runs it again as a new job.
@@ -122,7 +126,7 @@ pub enum Event {
 
 impl Event {
     /// Every event.
-    pub const ALL: [Event; 19] = [
+    pub const ALL: [Event; 21] = [
         Event::Claim,
         Event::Complete,
         Event::FailRetry,
@@ -138,6 +142,8 @@ impl Event {
         Event::Rescue,
         Event::RescueLast,
         Event::Promote,
+        Event::Reschedule,
+        Event::RunNow,
         Event::Cancel,
         Event::Requeue,
         Event::Discard,
@@ -162,6 +168,8 @@ impl Event {
             Event::Rescue => "rescue",
             Event::RescueLast => "rescue, last time",
             Event::Promote => "promote",
+            Event::Reschedule => "reschedule",
+            Event::RunNow => "run now",
             Event::Cancel => "cancel",
             Event::Requeue => "requeue",
             Event::Discard => "discard",
@@ -226,6 +234,14 @@ pub const TRANSITIONS: &[(State, Event, Next)] = &[
     (State::Running, Event::Progress, Next::Stays),
     (State::Running, Event::Rescue, Next::Moves(State::Available, Lease::Ended, Attempt::Same)),
     (State::Running, Event::RescueLast, Next::Moves(State::Dead, Lease::Ended, Attempt::Same)),
+    (State::Available, Event::Reschedule, Next::Moves(State::Scheduled, Lease::None, Attempt::Same)),
+    (State::Scheduled, Event::Reschedule, Next::Stays),
+    (State::Retrying, Event::Reschedule, Next::Stays),
+    (State::Snoozed, Event::Reschedule, Next::Stays),
+    (State::Available, Event::RunNow, Next::Stays),
+    (State::Scheduled, Event::RunNow, Next::Moves(State::Available, Lease::None, Attempt::Same)),
+    (State::Retrying, Event::RunNow, Next::Moves(State::Available, Lease::None, Attempt::Same)),
+    (State::Snoozed, Event::RunNow, Next::Moves(State::Available, Lease::None, Attempt::Same)),
     (State::Available, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),
     (State::Scheduled, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),
     (State::Retrying, Event::Cancel, Next::Moves(State::Cancelled, Lease::None, Attempt::Same)),

@@ -92,6 +92,26 @@ pub const KEEP_MAX: Duration = Duration::from_secs(3_155_760_000);
 
 /// Statistics are kept by the minute.
 pub const STATS_STEP_MIN: Duration = Duration::from_secs(60);
+/// How long a schedule's jobs may be spread, at most.
+pub const SCHEDULE_JITTER_MAX: Duration = Duration::from_secs(86_400);
+/// Missed runs of a schedule that are made up for, when all are and no number is given.
+pub const SCHEDULE_MISSED_DEFAULT: u32 = 100;
+/// And at most.
+pub const SCHEDULE_MISSED_MAX: u32 = 1_000;
+/// How old a missed run may be that is made up for, when all are and no age is given.
+pub const SCHEDULE_WINDOW_DEFAULT: Duration = Duration::from_secs(86_400);
+/// And at most.
+pub const SCHEDULE_WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// Times of one backfill, at most.
+pub const BACKFILL_TIMES_MAX: usize = 100_000;
+/// Jobs of a backfill that have not ended, at a time.
+pub const BACKFILL_AT_ONCE_DEFAULT: u32 = 10;
+/// And at most.
+pub const BACKFILL_AT_ONCE_MAX: u32 = 1_000;
+/// Times of one schedule that one audit compares, at most.
+pub const AUDIT_TIMES_MAX: usize = 100_000;
+/// How long is kept at least which runs a schedule had; the last 10,000 are kept in any case.
+pub const SCHEDULE_RUNS_KEEP: Duration = Duration::from_secs(7 * 86_400);
 
 /// Connections of a client.
 pub const POOL_SIZE_DEFAULT: usize = 4;

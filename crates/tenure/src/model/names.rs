@@ -27,6 +27,14 @@ pub fn check_worker(name: &str) -> Result<(), Error> {
     check("worker", name)
 }
 
+/// Checks a schedule's name: 1 to 128 bytes without control characters.
+///
+/// # Errors
+/// `BadInput`, naming the value.
+pub fn check_schedule(name: &str) -> Result<(), Error> {
+    check("schedule", name)
+}
+
 fn check(what: &str, name: &str) -> Result<(), Error> {
     let bytes = name.len();
     if bytes == 0 {

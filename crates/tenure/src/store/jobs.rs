@@ -48,6 +48,13 @@ pub(crate) const ATTEMPT_ERRORS: Statement = Statement {
 pub(crate) const CANCEL: Statement =
     Statement { name: "cancel the job", sql: "select tenure.cancel($1)", params: &[Type::INT8] };
 
+/// Microseconds since 1970 or milliseconds from now; both null: now.
+pub(crate) const RESCHEDULE: Statement = Statement {
+    name: "reschedule the job",
+    sql: "select tenure.reschedule($1, timestamptz 'epoch' + $2 * interval '1 microsecond', $3)",
+    params: &[Type::INT8, Type::INT8, Type::INT8],
+};
+
 pub(crate) const REQUEUE: Statement =
     Statement { name: "requeue the job", sql: "select tenure.requeue($1, $2)", params: &[Type::INT8, Type::JSON] };
 
@@ -199,6 +206,7 @@ pub(super) static STATEMENTS: &[&Statement] = &[
     &END_OF_JOB,
     &ATTEMPT_ERRORS,
     &CANCEL,
+    &RESCHEDULE,
     &REQUEUE,
     &DISCARD,
     &LIST_DEAD,

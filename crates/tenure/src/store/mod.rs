@@ -4,6 +4,7 @@
 //! in its place once per process ([`Texts`]).
 
 pub(crate) mod address;
+pub(crate) mod backfill;
 pub(crate) mod enqueue;
 mod failure;
 mod finish;
@@ -14,6 +15,7 @@ mod lost_answers;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod retention;
+pub(crate) mod schedule;
 mod session;
 mod statement;
 pub(crate) mod stats;
@@ -26,6 +28,7 @@ mod worker;
 pub(crate) use failure::{Loss, LossKind, StoreError};
 pub(crate) use finish::{FailStatus, FailureRow, NextRun};
 pub(crate) use lost_answers::ASK_AFTER;
+pub(crate) use schedule::{Decision, DueSchedule, FIRE_BATCH};
 pub(crate) use session::{Session, SessionOptions};
 pub(crate) use statement::{Statement, Texts};
 pub(crate) use wire::{JsonText, Strip};
@@ -38,6 +41,8 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         enqueue::STATEMENTS,
         jobs::STATEMENTS,
         retention::STATEMENTS,
+        schedule::STATEMENTS,
+        backfill::STATEMENTS,
         horizon::STATEMENTS,
         worker::STATEMENTS,
         finish::STATEMENTS,
@@ -62,6 +67,8 @@ mod tests {
             include_str!("enqueue.rs"),
             include_str!("jobs.rs"),
             include_str!("retention.rs"),
+            include_str!("schedule.rs"),
+            include_str!("backfill.rs"),
             include_str!("horizon.rs"),
             include_str!("worker.rs"),
             include_str!("finish.rs"),

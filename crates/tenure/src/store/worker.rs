@@ -211,6 +211,8 @@ pub(crate) struct Ticked {
     pub(crate) stats: bool,
     /// Somebody should look who holds back vacuum: call [`Session::vacuum_horizon`].
     pub(crate) horizon: bool,
+    /// When schedules are to be fired, if that is before the next turn; 0: some are overdue.
+    pub(crate) fire_ms: Option<i64>,
 }
 
 /// A job whose worker was lost.

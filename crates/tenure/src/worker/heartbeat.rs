@@ -14,6 +14,7 @@ use tokio_postgres::Notification;
 
 use super::backoff::Backoff;
 use super::engine::Engine;
+use super::fire;
 use super::link::loss_of;
 use super::moment::at;
 use super::record::{RECORD_EVERY, record};
@@ -30,6 +31,8 @@ const RETAIN_ROWS: u32 = 2_000;
 const RETAIN_ROWS_MIN: u32 = 20;
 /// After a step of retention that failed.
 const RETAIN_AGAIN: Duration = Duration::from_secs(10);
+/// After a look that promoted jobs between two turns.
+const PROMOTE_AGAIN: Duration = Duration::from_millis(25);
 /// Between two tries of a heartbeat that the database refused.
 const BEAT_AGAIN: Duration = Duration::from_millis(500);
 /// After a try to note which kinds are refused failed.
@@ -236,6 +239,9 @@ struct Controlled<'a> {
     fold_at: Option<Instant>,
     /// When to tell what was counted.
     record_at: Instant,
+    /// When to fire schedules, and whether some are overdue.
+    fire_at: Option<Instant>,
+    fire_overdue: bool,
 }
 
 impl<'a> Controlled<'a> {
@@ -263,6 +269,8 @@ impl<'a> Controlled<'a> {
             fold_at: None,
             // So that many workers that start together do not tell together.
             record_at: Instant::now() + RECORD_EVERY.mul_f64(0.5 + fastrand::f64() / 2.0),
+            fire_at: None,
+            fire_overdue: false,
         }
     }
 
@@ -297,6 +305,7 @@ impl<'a> Controlled<'a> {
                     }
                     Ok(())
                 }
+                () = at(self.fire_at) => { self.fire().await; Ok(()) }
                 // Before the turns, for it pauses by itself after each step.
                 () = at(self.retain_at) => { self.retain().await; Ok(()) }
                 () = at(self.fold_at) => { self.fold_stats().await; Ok(()) }
@@ -396,7 +405,8 @@ impl<'a> Controlled<'a> {
 
     /// A maintenance turn.
     async fn tick(&mut self) {
-        self.tick_at = None;
+        // A look between two turns leaves this worker's own next turn as it is.
+        let own_turn = self.tick_at.take().filter(|at| *at > Instant::now());
         let fresh = std::mem::take(&mut self.fresh);
         let busy = !self.engine.running.is_empty();
         match self.session.tick(&self.registration, busy, self.engine.settings.turn_max).await {
@@ -409,7 +419,12 @@ impl<'a> Controlled<'a> {
                     self.engine.woken.notify_one();
                 }
                 let next = ticked.next_ms.filter(|_| ticked.ran || fresh);
-                self.tick_at = next.map(|ms| Instant::now() + Duration::from_millis(count(ms)));
+                self.tick_at = next.map(|ms| Instant::now() + Duration::from_millis(count(ms))).or(own_turn);
+                // What became due while this was promoted is seen by no claim: those look ahead.
+                if !ticked.ran && ticked.promoted > 0 {
+                    let soon = Instant::now() + PROMOTE_AGAIN;
+                    self.tick_at = Some(self.tick_at.map_or(soon, |at| at.min(soon)));
+                }
                 self.net.extend(ticked.net);
                 if ticked.retain && self.retain_at.is_none() {
                     self.retain_at = Some(Instant::now());
@@ -418,9 +433,18 @@ impl<'a> Controlled<'a> {
                     self.fold_at = Some(Instant::now());
                 }
                 self.horizon_wanted |= ticked.horizon;
+                if let Some(ms) = ticked.fire_ms {
+                    self.fire_at = Some(Instant::now() + Duration::from_millis(count(ms)));
+                    self.fire_overdue |= ms == 0;
+                }
             }
             Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
         }
+    }
+
+    /// Fires the schedules that are due now.
+    async fn fire(&mut self) {
+        self.fire_at = fire::turn(&self.session, std::mem::take(&mut self.fire_overdue)).await;
     }
 
     /// One duty of the net. It comes again with the next net when it fails.

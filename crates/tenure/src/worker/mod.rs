@@ -14,6 +14,7 @@ mod context;
 mod cursors;
 mod engine;
 mod failure_log;
+mod fire;
 mod flush;
 mod groups;
 mod heartbeat;

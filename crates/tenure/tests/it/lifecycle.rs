@@ -175,6 +175,14 @@ async fn apply(stage: &Stage, placed: &mut Placed, event: Event) -> bool {
             stage.execute("select tenure.promote()", &[]).await;
             stage.status(job.job).await != before
         }
+        Event::Reschedule => {
+            let answer: String = stage.one("select tenure.reschedule($1, p_delay_ms => 3600000)", &[&job.job]).await;
+            matches!(answer.as_str(), "scheduled" | "retrying" | "snoozed")
+        }
+        Event::RunNow => {
+            let answer: String = stage.one("select tenure.run_now($1)", &[&job.job]).await;
+            answer == "available"
+        }
         Event::Cancel => {
             let answer: String = stage.one("select tenure.cancel($1)", &[&job.job]).await;
             matches!(answer.as_str(), "cancelled" | "requested")

@@ -1,6 +1,7 @@
 //! Tests of the whole: every one on a database of its own, on the server of `DATABASE_URL`.
 
 mod attempts;
+mod backfill;
 mod calls;
 mod claim;
 mod clients;
@@ -21,11 +22,14 @@ mod old_snapshots;
 mod operate;
 mod readme;
 mod reports;
+mod reschedule;
 mod retain;
+mod schedules;
 mod schema;
 mod selections;
 mod sleep;
 mod stats;
+mod times;
 mod worker;
 mod workers;
 

@@ -47,6 +47,8 @@ pub enum Command {
     Dead(cmd::dead::Dead),
     #[command(subcommand)]
     Schedule(cmd::schedule::Schedule),
+    #[command(subcommand)]
+    Backfill(cmd::backfill::Backfill),
     Prune(cmd::prune::Prune),
     #[command(subcommand)]
     Setting(cmd::setting::Setting),

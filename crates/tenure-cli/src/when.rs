@@ -77,6 +77,14 @@ impl ShownZone {
     }
 }
 
+/// An instant in this zone when it names none, empty for none; or a duration that lies that far back: `7d` means seven days ago.
+pub fn past(text: &str, zone: &str, now: SystemTime) -> Result<SystemTime, Error> {
+    if let Ok(ago) = durations::read(text) {
+        return Ok(now.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH));
+    }
+    ZoneOfInput { zone: Some(zone.to_owned()).filter(|zone| !zone.is_empty()) }.read(text)
+}
+
 /// A point in the past as it is typed. How long ago is counted by the database's clock, not by this machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {

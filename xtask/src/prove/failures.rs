@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tenure_scenarios::scenario::{
     backlog, cancel, database, duty, failover, freeze, handling, horizon, kill, long, notify, outage, pause, plans,
-    poison, pooler, race, retention, schedules, snooze, sweep, sweep_worker, unknown,
+    poison, pooler, race, retention, snooze, sweep, sweep_worker, unknown,
 };
 use tenure_scenarios::stage::on_stage_of;
 use tenure_scenarios::{Bound, Measure, Size};
@@ -28,7 +28,6 @@ fn parts() -> Vec<Part> {
         part!("unknown commits", unknown::unknown_commits),
         part!("terminate", outage::terminated_connections),
         on_own_server("restart", true, |_, size| wait_for(outage::restarted_database(size))),
-        on_own_server("schedules", false, |_, size| wait_for(schedules::under_fire(size))),
         on_own_server("backend killed", false, |_, size| wait_for(outage::crashed_backend(size))),
         on_own_server("restart during rescue", false, |_, size| wait_for(outage::restarted_during_rescue(size))),
         on_own_server("outages", false, |_, size| wait_for(outage::outages(size))),

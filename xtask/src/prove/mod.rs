@@ -16,6 +16,8 @@ mod parts;
 mod speed;
 #[cfg(feature = "prove")]
 pub(crate) mod table;
+#[cfg(feature = "prove")]
+mod time;
 
 use anyhow::Result;
 
@@ -79,6 +81,8 @@ enum Topic {
     Layout,
     /// How quick it is, against plain SQL on the same server, and that it stays so
     Speed,
+    /// Schedules fire once per logical time, whoever dies, and what has a time is not late
+    Time,
 }
 
 /// Runs one topic.
@@ -96,5 +100,6 @@ pub(crate) fn run(prove: &Prove) -> Result<()> {
         Topic::Failures => failures::run(&options),
         Topic::Layout => layout::run(&options),
         Topic::Speed => speed::run(&options),
+        Topic::Time => time::run(&options),
     }
 }

@@ -1,5 +1,6 @@
 //! The verbs, a file per noun. Data goes to stdout, everything else to stderr.
 
+pub mod backfill;
 pub mod bench;
 pub mod dead;
 pub mod demo;
@@ -30,6 +31,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Queue(queue) => queue::run(queue).await,
         Command::Dead(dead) => dead::run(dead).await,
         Command::Schedule(schedule) => schedule::run(schedule).await,
+        Command::Backfill(backfill) => backfill::run(backfill).await,
         Command::Setting(setting) => setting::run(setting).await,
         Command::Prune(prune) => prune::run(prune).await,
         Command::Stats(stats) => stats::run(stats).await,

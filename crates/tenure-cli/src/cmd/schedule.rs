@@ -1,5 +1,7 @@
 //! `tenure schedule`: what is enqueued again and again.
 
+mod audit;
+mod backfill;
 mod declare;
 mod times;
 
@@ -25,6 +27,8 @@ pub enum Schedule {
     Run(Run),
     Next(times::Next),
     Preview(times::Preview),
+    Backfill(backfill::Backfill),
+    Audit(audit::Audit),
 }
 
 /// List the schedules, by name
@@ -163,6 +167,8 @@ pub async fn run(schedule: Schedule) -> Outcome {
         Schedule::Run(args) => run_one(args).await,
         Schedule::Next(args) => times::next(args).await,
         Schedule::Preview(args) => times::preview(&args),
+        Schedule::Backfill(args) => backfill::run(args).await,
+        Schedule::Audit(args) => audit::run(args).await,
     }
 }
 
@@ -321,6 +327,7 @@ fn of_schedule(schedule: &ScheduleInfo) -> Value {
         "last_at": schedule.last_at.map(output::instant), "last_job": schedule.last_job,
         "queued_at": schedule.queued_at.map(output::instant), "runs": schedule.runs, "left_out": schedule.left_out,
         "error": schedule.error, "error_at": schedule.error_at.map(output::instant),
+        "ruled_at": output::instant(schedule.ruled_at), "forgotten_at": schedule.forgotten_at.map(output::instant),
     })
 }
 

@@ -3,14 +3,14 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tenure::{DeadRows, Snapshot, UnhandledKind, VacuumHorizon, WorkerInfo};
+use tenure::{DeadRows, Snapshot, TroubledSchedule, UnhandledKind, VacuumHorizon, WorkerInfo};
 
 use super::queue;
 use crate::connection::Connection;
 use crate::exit::Outcome;
 use crate::output;
 
-/// Show the server, who holds back vacuum, the queues, what no worker can run, and the workers
+/// Show the server, who holds back vacuum, the queues, what no worker can run, schedules that do not fire, and the workers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  tenure status\n  tenure status --json | jq '.queues[].available'")]
 pub struct Status {
@@ -22,12 +22,18 @@ pub struct Status {
     connection: Connection,
 }
 
+/// Schedules that do not fire, at most; more of them have one cause.
+const TROUBLED_MAX: usize = 20;
+
 /// Looks once and prints.
 pub async fn run(args: Status) -> Outcome {
     let client = args.connection.connect().await?;
     let (server, queues, workers) = (client.server().await?, client.queues().await?, client.workers().await?);
     let unhandled = client.unhandled_kinds().await?;
     let kinds = client.paused_kinds().await?;
+    let mut troubled = client.troubled_schedules(Some(TROUBLED_MAX + 1)).await?;
+    let more_troubled = troubled.len() > TROUBLED_MAX;
+    troubled.truncate(TROUBLED_MAX);
     let horizon = client.vacuum_horizon().await?;
     if args.json {
         output::json(&json!({
@@ -40,6 +46,8 @@ pub async fn run(args: Status) -> Outcome {
             "vacuum": horizon_json(&horizon),
             "queues": queues.iter().map(queue::to_json).collect::<Vec<_>>(),
             "unhandled_kinds": unhandled.iter().map(unhandled_json).collect::<Vec<_>>(),
+            "troubled_schedules": troubled.iter().map(troubled_json).collect::<Vec<_>>(),
+            "more_troubled_schedules": more_troubled,
             "paused_kinds": kinds.iter().map(queue::kind_json).collect::<Vec<_>>(),
             "workers": workers.iter().map(worker_json).collect::<Vec<_>>(),
         }))?;
@@ -71,6 +79,10 @@ pub async fn run(args: Status) -> Outcome {
     output::line("")?;
     if !unhandled.is_empty() {
         print_unhandled(&unhandled, server.now)?;
+        output::line("")?;
+    }
+    if !troubled.is_empty() {
+        print_troubled(&troubled, more_troubled, server.now)?;
         output::line("")?;
     }
     print_workers(&workers, server.now)?;
@@ -146,6 +158,26 @@ fn unhandled_json(kind: &UnhandledKind) -> Value {
         "available": kind.available,
         "oldest_due_at": kind.oldest_due_at.map(output::instant),
         "refused": kind.refused,
+    })
+}
+
+/// Schedules that cannot fire, or whose time came and nobody fired them.
+fn print_troubled(troubled: &[TroubledSchedule], more: bool, now: SystemTime) -> std::io::Result<()> {
+    let row = |schedule: &TroubledSchedule| {
+        let why = schedule.error.as_deref().unwrap_or("nobody has fired it: does a worker live?");
+        let since = output::relative(schedule.since, now);
+        vec![schedule.name.clone(), schedule.state.clone(), since, output::start_of(why, 160)]
+    };
+    output::table(&["SCHEDULE", "STATE", "SINCE", "WHY"], troubled.iter().map(row).collect(), "")?;
+    match more {
+        true => output::line("and more: `tenure schedule list` shows all"),
+        false => Ok(()),
+    }
+}
+
+fn troubled_json(schedule: &TroubledSchedule) -> Value {
+    json!({
+        "name": schedule.name, "state": schedule.state, "since": output::instant(schedule.since), "error": schedule.error,
     })
 }
 

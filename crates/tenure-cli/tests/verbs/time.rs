@@ -168,3 +168,81 @@ async fn what_is_wrong_about_time_is_named_with_the_way_out() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backfill_is_counted_begun_shown_and_cancelled() {
+    with_database(async |db| {
+        let add = ["schedule", "add", "hourly", "@hourly", "report", "--zone", "UTC"];
+        assert_eq!(tenure(db, &add).code, 0);
+        let range = ["schedule", "backfill", "hourly", "--from", "2026-01-01T00:00", "--to", "2026-01-01T05:30"];
+        let dry = json(db, &[&range[..], &["--dry-run", "--json"]].concat());
+        assert_eq!((&dry["times"], &dry["ran"], &dry["to_run"]), (&6.into(), &0.into(), &6.into()));
+        assert_eq!(dry["last_at"], "2026-01-01T05:00:00.000Z");
+        let words = tenure(db, &[&range[..], &["--dry-run"]].concat());
+        assert!(words.out.contains("would run  6"), "{words:?}");
+        assert_eq!(json(db, &["backfill", "list", "--json"]).as_array().expect("a list").len(), 0);
+
+        let id = json(db, &[&range[..], &["--newest-first", "--at-once", "2", "--by", "me", "--json"]].concat())["id"]
+            .to_string();
+        let shown = json(db, &["backfill", "show", &id, "--json"]);
+        assert_eq!(
+            (&shown["state"], &shown["times"], &shown["newest_first"]),
+            (&"active".into(), &6.into(), &true.into())
+        );
+        assert_eq!((&shown["at_once"], &shown["priority"], &shown["created_by"]), (&2.into(), &4.into(), &"me".into()));
+        assert!(tenure(db, &["backfill", "list", "--schedule", "hourly"]).out.contains("0/6"));
+        assert!(tenure(db, &["backfill", "show", &id]).out.contains("newest first"));
+        assert_eq!(json(db, &["backfill", "cancel", &id, "--json"])["changed"], true);
+        assert_eq!(tenure(db, &["backfill", "cancel", &id]).out, format!("backfill {id} had ended before\n"));
+        assert_eq!(json(db, &["backfill", "show", &id, "--json"])["state"], "cancelled");
+        assert_eq!(tenure(db, &["backfill", "show", &id, "--wait"]).code, 1, "it was cancelled");
+
+        for (args, code, words) in [
+            (&["backfill", "show", "999"][..], 3, "there is no backfill 999"),
+            (&["backfill", "cancel", "999"], 3, "there is no backfill 999"),
+            (&["schedule", "backfill", "none", "--from", "1d"], 3, "there is no schedule \"none\""),
+            (&["schedule", "backfill", "hourly", "--from", "soon"], 2, "--from"),
+            (&["schedule", "backfill", "hourly", "--from", "1d", "--to", "2199-01-01T00:00"], 2, "lies ahead"),
+            (&["schedule", "backfill", "hourly", "--from", "2000-01-01T00:00"], 2, "more than 100000 times"),
+            (&["schedule", "backfill", "hourly", "--from", "1d", "--at-once", "0"], 2, "1 to 1000"),
+        ] {
+            let end = tenure(db, args);
+            assert!(end.code == code && end.said.contains(words), "{args:?}: {end:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_exits_with_1_when_a_time_is_missing_and_status_names_schedules_that_do_not_fire() {
+    with_database(async |db| {
+        let add = ["schedule", "add", "minutely", "* * * * *", "report", "--zone", "UTC"];
+        assert_eq!(tenure(db, &add).code, 0);
+        assert_eq!(tenure(db, &["schedule", "audit"]).code, 0, "it has just been added");
+        let sql = db.sql().await;
+        let older = "update tenure.schedule set ruled_at = clock_timestamp() - interval '1 hour', changed_at = clock_timestamp() - interval '1 hour',
+            look_at = clock_timestamp() - interval '1 hour'";
+        sql.batch_execute(older).await.expect("older");
+        let end = tenure(db, &["schedule", "audit", "minutely", "--since", "30m"]);
+        assert!(end.code == 1 && end.out.contains("overdue") && end.out.contains("nobody has fired it yet"), "{end:?}");
+        let audits = tenure(db, &["schedule", "audit", "--since", "30m", "--json"]);
+        let audits: serde_json::Value = serde_json::from_str(&audits.out).expect("JSON");
+        let out = &audits[0]["left_out"][0];
+        assert_eq!((&out["reason"], &out["missing"], &audits[0]["with_job"]), (&"overdue".into(), &true.into(), &0.into()));
+        let status = tenure(db, &["status"]);
+        assert!(status.out.contains("minutely") && status.out.contains("overdue"), "{status:?}");
+
+        let gap = "insert into tenure.schedule_gap (schedule_id, first_at, last_at, reason)
+                select id, clock_timestamp() - interval '2 hours', clock_timestamp() + interval '1 hour', 'paused' from tenure.schedule;
+            update tenure.schedule set error = 'no such zone', error_at = clock_timestamp()";
+        sql.batch_execute(gap).await.expect("a gap");
+        let end = tenure(db, &["schedule", "audit", "--since", "30m"]);
+        assert!(end.code == 0 && end.out.contains("paused"), "{end:?}");
+        let status = json(db, &["status", "--json"]);
+        assert_eq!(status["troubled_schedules"][0]["state"], "failing");
+        assert!(tenure(db, &["status"]).out.contains("no such zone"));
+        assert_eq!(tenure(db, &["schedule", "audit", "none"]).code, 3);
+        assert_eq!(tenure(db, &["schedule", "audit", "--since", "2026-01-01T00:00"]).code, 2, "it has no zone");
+    })
+    .await;
+}

@@ -235,8 +235,8 @@ const READABLE: &str = "
     where c.relnamespace = 'reference'::regnamespace and c.relkind in ('r', 'p', 'v')
       and exists (select from pg_roles r where r.rolname like 'reference\\_%' and has_any_column_privilege(r.oid, c.oid, 'select, insert'))";
 
-/// They serve the view `jobs`, with the rights of whoever reads it.
-const SERVANTS: [&str; 3] = ["idempotency_key_of", "jobs_in", "leases"];
+/// They serve the view `jobs` and `cron_state`, with the rights of whoever reads it.
+const SERVANTS: [&str; 4] = ["cron_server", "idempotency_key_of", "jobs_in", "leases"];
 
 /// Whether the reference has a section of that name, whose signature has these parameters and this result.
 fn is_described(page: &str, name: &str, parameters: &[String], returns: &str) -> bool {

@@ -9,7 +9,9 @@ pub mod testing;
 mod worker;
 
 pub use client::cancel::{CancelFilter, CancelledMany};
+pub use client::cron::CronJob;
 pub use client::dead::{DeadFilter, DeadGroup, DeadLetter, LineJob, RequeuePace};
+pub use client::declared::{FieldChange, ScheduleChange, ScheduleSync};
 pub use client::executor::Executor;
 pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
 pub use client::kinds::UnhandledKind;
@@ -25,9 +27,9 @@ pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, connection_config, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Cause, DeadRows, Enqueue, Fail, Gap, Histogram, Holder, Jitter, Job, JobId, JobOptions, Missed, Overlap, RawJson,
-    RetryPolicy, Rule, Schedule, Snapshot, Twice, VacuumHorizon, Verdict, classify, duration, instant, lifecycle,
-    limits,
+    Cause, Check, DeadRows, Enqueue, Fail, Finding, Gap, Histogram, Holder, Jitter, Job, JobId, JobOptions, Missed,
+    Overlap, RawJson, RetryPolicy, Rule, Schedule, Schedules, Snapshot, Twice, VacuumHorizon, Verdict, classify,
+    duration, instant, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};
@@ -36,6 +38,10 @@ pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReaso
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/worker.md")]
 pub struct GuideOfWorkers;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/schedule.md")]
+pub struct GuideOfSchedules;
 
 #[cfg(all(doctest, feature = "testing"))]
 #[doc = include_str!("../../../docs/guide/testing.md")]

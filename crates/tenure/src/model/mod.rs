@@ -2,6 +2,7 @@
 
 pub mod classify;
 mod cron;
+mod declared;
 mod due;
 pub mod duration;
 mod fail;
@@ -13,6 +14,7 @@ mod job;
 pub mod lifecycle;
 pub mod limits;
 pub mod names;
+mod pg_cron;
 mod raw_json;
 pub mod retry;
 mod rule;
@@ -20,6 +22,7 @@ mod schedule;
 mod stored_text;
 mod zone;
 
+pub use declared::Schedules;
 pub(crate) use due::{Plan, Times};
 pub use fail::{Cause, Fail, Verdict};
 pub use histogram::Histogram;
@@ -27,6 +30,8 @@ pub use horizon::{DeadRows, Holder, Snapshot, VacuumHorizon};
 pub use id::JobId;
 pub use job::{Enqueue, Job, JobOptions};
 pub(crate) use job::{Start, check_payload, micros};
+pub use pg_cron::{Check, Finding};
+pub(crate) use pg_cron::{CronFacts, TickEntry};
 pub use raw_json::RawJson;
 pub use retry::{Jitter, RetryPolicy};
 pub use rule::{Gap, Rule, Twice};

@@ -4,6 +4,7 @@
 //! in its place once per process ([`Texts`]).
 
 pub(crate) mod address;
+pub(crate) mod declared;
 pub(crate) mod enqueue;
 mod failure;
 mod finish;
@@ -24,6 +25,7 @@ mod tls;
 mod wire;
 mod worker;
 
+pub(crate) use declared::{CronEntry, CronState, TimesAhead};
 pub(crate) use failure::{Loss, LossKind, StoreError};
 pub(crate) use finish::{FailStatus, FailureRow, NextRun};
 pub(crate) use lost_answers::ASK_AFTER;
@@ -41,6 +43,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         jobs::STATEMENTS,
         retention::STATEMENTS,
         schedule::STATEMENTS,
+        declared::STATEMENTS,
         horizon::STATEMENTS,
         worker::STATEMENTS,
         finish::STATEMENTS,
@@ -66,6 +69,7 @@ mod tests {
             include_str!("jobs.rs"),
             include_str!("retention.rs"),
             include_str!("schedule.rs"),
+            include_str!("declared.rs"),
             include_str!("horizon.rs"),
             include_str!("worker.rs"),
             include_str!("finish.rs"),

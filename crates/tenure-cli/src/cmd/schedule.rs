@@ -1,6 +1,12 @@
 //! `tenure schedule`: what is enqueued again and again.
 
+mod check_pg_cron;
+mod crontab;
 mod declare;
+mod enqueue_call;
+mod file;
+mod import;
+mod sync;
 mod times;
 
 use clap::Subcommand;
@@ -25,6 +31,9 @@ pub enum Schedule {
     Run(Run),
     Next(times::Next),
     Preview(times::Preview),
+    Sync(sync::Sync),
+    Import(import::Import),
+    CheckPgCron(check_pg_cron::CheckPgCron),
 }
 
 /// List the schedules, by name
@@ -163,6 +172,9 @@ pub async fn run(schedule: Schedule) -> Outcome {
         Schedule::Run(args) => run_one(args).await,
         Schedule::Next(args) => times::next(args).await,
         Schedule::Preview(args) => times::preview(&args),
+        Schedule::Sync(args) => sync::sync(args).await,
+        Schedule::Import(args) => import::import(args).await,
+        Schedule::CheckPgCron(args) => check_pg_cron::check(args).await,
     }
 }
 
@@ -239,6 +251,7 @@ async fn show(args: Show) -> Outcome {
         ("added at", instant(schedule.created_at)?),
         ("holds since", instant(schedule.changed_at)?),
         ("version", schedule.version.to_string()),
+        ("declared by", schedule.declared_by.clone().unwrap_or_default()),
         ("paused at", maybe(schedule.paused_at)?),
         ("paused by", schedule.paused_by.clone().unwrap_or_default()),
         ("because", schedule.pause_reason.clone().unwrap_or_default()),
@@ -320,7 +333,7 @@ fn of_schedule(schedule: &ScheduleInfo) -> Value {
         "pause_reason": schedule.pause_reason, "next_at": schedule.next_at.map(output::instant),
         "last_at": schedule.last_at.map(output::instant), "last_job": schedule.last_job,
         "queued_at": schedule.queued_at.map(output::instant), "runs": schedule.runs, "left_out": schedule.left_out,
-        "error": schedule.error, "error_at": schedule.error_at.map(output::instant),
+        "error": schedule.error, "error_at": schedule.error_at.map(output::instant), "declared_by": schedule.declared_by,
     })
 }
 

@@ -238,12 +238,9 @@ kind = "k"
         let schedules = declared(text, None).expect("right");
         assert_eq!((schedules.owner(), schedules.len()), ("billing", 2));
         let shown = format!("{schedules:?}");
-        for part in [
-            "slow",
-            "Queue",
-            "max: 7",
-            r#"{\"at\":\"2027-01-01\",\"day\":\"{{logical_date}}\",\"deep\":{\"list\":[1,2.5,true]}}"#,
-        ] {
+        for part in
+            ["slow", "Queue", "max: 7", r#"{"at":"2027-01-01","day":"{{logical_date}}","deep":{"list":[1,2.5,true]}}"#]
+        {
             assert!(shown.contains(part), "{part} in {shown}");
         }
         assert_eq!(declared(text, Some("other")).expect("right").owner(), "other");
@@ -268,7 +265,7 @@ kind = "k"
         check(&format!("zone = \"UTC\"\n{entry}payload = {{ n = nan }}\n"), 2, "has no JSON form");
         check("zone = \"UTC\"\n[schedule.n]\nrule = \"61 * * * *\"\nkind = \"k\"\n", 2, "minute 61");
         check("zone = \"UTC\"\n[schedule.n]\nrule = 7\nkind = \"k\"\n", 3, "invalid type");
-        check("x = [\n", 2, "");
+        check("x = [\n", 1, "unclosed array");
         let (line, message) =
             declared(entry, None).map_err(|(line, error)| (line, error.to_string())).expect_err("refused");
         assert!(line.is_none() && message.contains("--owner"), "{message}");

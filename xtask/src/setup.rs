@@ -37,6 +37,7 @@ apt-get install -y --no-install-recommends "$@"
 pub(crate) fn run() -> Result<()> {
     let found = binaries()?;
     pooler();
+    pg_cron(&found);
     say(&format!("ready: PostgreSQL {} in {}", found.version, found.dir.display()));
     Ok(())
 }
@@ -119,6 +120,20 @@ pub(crate) fn pooler() -> bool {
         }
     }
     find_pgbouncer().is_some()
+}
+
+/// pg_cron, with which a test fires schedules without a worker: installed for Debian's servers where that is permitted.
+pub(crate) fn pg_cron(server: &Binaries) {
+    let debian = installer().filter(|installer| installer.program == "apt-get");
+    if !server.has_library("pg_cron")
+        && server.dir.starts_with("/usr/lib/postgresql")
+        && let Some(prefix) = debian.as_ref().and_then(permission)
+    {
+        say("pg_cron is not here; installing it with apt-get");
+        if let Err(error) = install_debian(&prefix, &format!("postgresql-{}-cron", server.major)) {
+            say(&format!("{error:#}"));
+        }
+    }
 }
 
 fn what_to_type(installer: Option<&Installer>) -> String {

@@ -22,6 +22,7 @@ pub(crate) struct Test {
 pub(crate) fn run(test: &Test) -> Result<()> {
     let versions = versions(&test.pg)?;
     let pooler = setup::pooler();
+    versions.iter().for_each(setup::pg_cron);
     let mut skipped = Vec::new();
     let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
     say(&format!("testing on PostgreSQL {}", names.join(" and ")));

@@ -211,7 +211,7 @@ async fn the_sql_inside_of_sentences_is_understood() {
 /// What a role may call, a row for each form: its name, its parameters and what it returns, as the reference writes them.
 const CALLABLE: &str = "
     select p.proname::text,
-           array(select a.name || ' ' || case a.type when 'timestamp with time zone' then 'timestamptz' else a.type end
+           array(select a.name || ' ' || replace(a.type, 'timestamp with time zone', 'timestamptz')
                         || case when a.o > p.pronargs - p.pronargdefaults then ' default ' else '' end
                  from (select n.name, format_type(t.type, null) as type, n.o
                        from unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) with ordinality as n(name, type, o)
@@ -235,8 +235,8 @@ const READABLE: &str = "
     where c.relnamespace = 'reference'::regnamespace and c.relkind in ('r', 'p', 'v')
       and exists (select from pg_roles r where r.rolname like 'reference\\_%' and has_any_column_privilege(r.oid, c.oid, 'select, insert'))";
 
-/// They serve the view `jobs`, with the rights of whoever reads it.
-const SERVANTS: [&str; 3] = ["idempotency_key_of", "jobs_in", "leases"];
+/// They serve the view `jobs` and `cron_state`, with the rights of whoever reads it.
+const SERVANTS: [&str; 4] = ["cron_server", "idempotency_key_of", "jobs_in", "leases"];
 
 /// Whether the reference has a section of that name, whose signature has these parameters and this result.
 fn is_described(page: &str, name: &str, parameters: &[String], returns: &str) -> bool {

@@ -2,6 +2,8 @@
 
 #[path = "verbs/dead.rs"]
 mod dead;
+#[path = "verbs/declared.rs"]
+mod declared;
 #[path = "verbs/input.rs"]
 mod input;
 #[path = "verbs/newcomer.rs"]

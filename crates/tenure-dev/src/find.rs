@@ -41,6 +41,12 @@ impl Binaries {
         Ok(found)
     }
 
+    /// Whether the server can load this library, for example `pg_cron`.
+    pub fn has_library(&self, name: &str) -> bool {
+        let beside = self.dir.parent().unwrap_or(&self.dir);
+        ["lib", "lib/postgresql", "lib64"].iter().any(|lib| beside.join(lib).join(format!("{name}.so")).is_file())
+    }
+
     fn unchecked(dir: &Path) -> Result<Self> {
         for program in ["postgres", "initdb"] {
             ensure!(dir.join(program).is_file(), "{} has no program {program}", dir.display());

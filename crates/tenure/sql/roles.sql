@@ -20,7 +20,7 @@ grant execute on function tenure.enqueue(text, json, text, integer, timestamptz,
 grant insert (kind, payload, queue, priority, run_at, max_attempts, timeout_ms) on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
 
 grant execute on function tenure.register_worker, tenure.attach_worker, tenure.heartbeat, tenure.leave_worker, tenure.claim, tenure.sleep, tenure.wake,
-  tenure.complete_many, tenure.fail, tenure.release, tenure.ended_by, tenure.leases_of, tenure.note_overruns, tenure.refuse_kinds, tenure.tick, tenure.net, tenure.retain,
+  tenure.complete_many, tenure.fail, tenure.release, tenure.ended_by, tenure.leases_of, tenure.note_overruns, tenure.refuse_kinds, tenure.tick(bigint, boolean), tenure.net, tenure.retain,
   tenure.record_stats, tenure.fold_stats,
   tenure.complete(bigint, bigint, json), tenure.complete(bigint, bigint, jsonb), tenure.complete(bigint, bigint, text),
   tenure.progress(bigint, bigint, json), tenure.progress(bigint, bigint, jsonb), tenure.progress(bigint, bigint, text) to tenure_worker;
@@ -31,7 +31,7 @@ grant select on tenure.jobs to tenure_viewer, tenure_worker, tenure_producer, te
 grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.kind_pause, tenure.worker_list, tenure.replacement, tenure.migration to tenure_viewer, tenure_admin, tenure_worker;
 
 grant execute on function tenure.cancel, tenure.cancel_many, tenure.discard, tenure.pause, tenure.resume, tenure.pause_kind, tenure.resume_kind, tenure.settle_pause,
-  tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick, tenure.net, tenure.set_keep, tenure.set_setting, tenure.retain, tenure.walk_anew, tenure.retain_preview, tenure.fold_stats,
+  tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick(bigint, boolean), tenure.net, tenure.set_keep, tenure.set_setting, tenure.retain, tenure.walk_anew, tenure.retain_preview, tenure.fold_stats,
   tenure.requeue(bigint, json, timestamptz), tenure.requeue(bigint, jsonb, timestamptz), tenure.requeue(bigint, text, timestamptz) to tenure_admin;
 grant execute on function tenure.retain_preview to tenure_viewer;
 -- It names roles and programs of other sessions: for those who operate.
@@ -42,3 +42,6 @@ grant execute on function tenure.due_schedules, tenure.fire to tenure_worker;
 grant execute on function tenure.add_schedule, tenure.edit_schedule, tenure.pause_schedule, tenure.resume_schedule, tenure.remove_schedule, tenure.run_schedule, tenure.add_backfill, tenure.cancel_backfill to tenure_admin;
 grant execute on function tenure.ran_of, tenure.troubled_schedules to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.schedules, tenure.schedule_runs, tenure.backfills to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
+grant execute on function tenure.tick(), tenure.times_wanted, tenure.set_times_ahead to tenure_worker, tenure_admin;
+grant execute on function tenure.sync_schedules, tenure.add_schedules, tenure.cron_jobs, tenure.move_cron_jobs to tenure_admin;
+grant execute on function tenure.cron_state, tenure.cron_server to tenure_viewer, tenure_admin;

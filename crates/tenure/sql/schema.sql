@@ -276,8 +276,10 @@ table schedule with (fillfactor=70)
   forgotten_at timestamp with time zone
   error text
   error_at timestamp with time zone
+  declared_by text
   schedule_ends_after_its_start CHECK ((ends_at >= starts_at))
   schedule_gap_is_known CHECK ((gap = ANY (ARRAY['next'::text, 'skip'::text])))
+  schedule_is_declared_by_1_to_128_bytes CHECK (((octet_length(declared_by) >= 1) AND (octet_length(declared_by) <= 128)))
   schedule_jitter_is_at_most_a_day CHECK (((jitter_ms >= 0) AND (jitter_ms <= 86400000)))
   schedule_kind_has_1_to_128_bytes CHECK (((octet_length(kind) >= 1) AND (octet_length(kind) <= 128)))
   schedule_makes_up_for_1_s_to_366_days CHECK (((missed_window_ms >= 1000) AND (missed_window_ms <= '31622400000'::bigint)))
@@ -326,6 +328,14 @@ table schedule_backfill with (fillfactor=70)
   schedule_backfill_pkey PRIMARY KEY (id)
   CREATE INDEX schedule_backfill_look ON tenure.schedule_backfill USING btree (look_at, id)
   CREATE INDEX schedule_backfill_schedule ON tenure.schedule_backfill USING btree (schedule_id, id)
+table schedule_ahead
+  schedule_id bigint not null
+  version bigint not null
+  times timestamp with time zone[] not null
+  complete boolean not null
+  computed_at timestamp with time zone not null
+  schedule_ahead_has_at_most_512_times CHECK ((cardinality(times) <= 512))
+  schedule_ahead_pkey PRIMARY KEY (schedule_id)
 table schedule_gap
   schedule_id bigint not null
   first_at timestamp with time zone not null
@@ -452,12 +462,13 @@ table worker_drain
 view backfills(id bigint, schedule text, schedule_id bigint, state text, first_at timestamp with time zone, last_at timestamp with time zone, newest_first boolean, times integer, done integer, enqueued integer, skipped integer, dead integer, open integer, at_once integer, priority smallint, again boolean, created_at timestamp with time zone, created_by text, cancelled_at timestamp with time zone, cancelled_by text, ended_at timestamp with time zone, error text, error_at timestamp with time zone)
 view jobs(id bigint, kind text, queue text, status text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, updated_at timestamp with time zone, worker text, last_error text, payload json, result json, progress json, timeout_ms bigint, idempotency_key text, origin_id bigint, replaces_id bigint, replaced_by bigint, overrun boolean, snoozes bigint)
 view schedule_runs(schedule text, schedule_id bigint, removed boolean, logical_at timestamp with time zone, last_at timestamp with time zone, times bigint, state text, job_id bigint, noted_at timestamp with time zone)
-view schedules(id bigint, name text, version bigint, rule text, zone text, anchor_at timestamp with time zone, starts_at timestamp with time zone, ends_at timestamp with time zone, gap text, twice text, missed text, missed_max integer, missed_window_ms bigint, overlap text, jitter_ms bigint, target text, kind text, payload json, queue text, priority smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, changed_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text, state text, next_at timestamp with time zone, last_at timestamp with time zone, last_job_id bigint, queued_at timestamp with time zone, runs bigint, left_out bigint, error text, error_at timestamp with time zone, ruled_at timestamp with time zone, forgotten_at timestamp with time zone)
+view schedules(id bigint, name text, version bigint, rule text, zone text, anchor_at timestamp with time zone, starts_at timestamp with time zone, ends_at timestamp with time zone, gap text, twice text, missed text, missed_max integer, missed_window_ms bigint, overlap text, jitter_ms bigint, target text, kind text, payload json, queue text, priority smallint, max_attempts smallint, timeout_ms bigint, created_at timestamp with time zone, changed_at timestamp with time zone, paused_at timestamp with time zone, paused_by text, pause_reason text, state text, next_at timestamp with time zone, last_at timestamp with time zone, last_job_id bigint, queued_at timestamp with time zone, runs bigint, left_out bigint, error text, error_at timestamp with time zone, ruled_at timestamp with time zone, forgotten_at timestamp with time zone, declared_by text)
 view worker_list(id bigint, name text, host text, pid integer, version text, queues text[], kinds text[], started_at timestamp with time zone, seen_at timestamp with time zone, lease_until timestamp with time zone, lease_ms integer, has_lock boolean, state text, running numeric, overruns integer)
 
 -- functions that a client calls (security definer)
 function add_backfill(p_schedule text, p_times timestamp with time zone[], p_at_once integer DEFAULT 10, p_priority integer DEFAULT 4, p_again boolean DEFAULT false, p_by text DEFAULT NULL::text) returns bigint
 function add_schedule(p_name text, p_rule text, p_zone text, p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint, p_starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_ends_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_jitter_ms bigint DEFAULT 0, p_missed text DEFAULT 'latest'::text, p_missed_max integer DEFAULT 100, p_missed_window_ms bigint DEFAULT 86400000, p_overlap text DEFAULT 'allow'::text, p_gap text DEFAULT 'next'::text, p_twice text DEFAULT 'first'::text) returns bigint
+function add_schedules(p_schedules json) returns bigint
 function attach_worker(p_worker bigint, p_token uuid) returns boolean
 function cancel(p_job bigint) returns text
 function cancel_backfill(p_backfill bigint, p_by text DEFAULT NULL::text) returns boolean
@@ -468,6 +479,7 @@ function commit_inbox() returns trigger
 function complete(p_job bigint, p_fence bigint, p_result json DEFAULT NULL::json) returns void
 function complete_many(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[], p_result_jobs bigint[], p_results json[]) returns TABLE(lease_id bigint, strip bit varying)
 function count_jobs(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone) returns TABLE(status text, jobs bigint)
+function cron_server() returns json
 function discard(p_job bigint) returns boolean
 function drain_worker(p_worker bigint, p_on boolean DEFAULT true) returns boolean
 function due_schedules(p_all boolean DEFAULT false, p_limit integer DEFAULT 200) returns json
@@ -515,12 +527,16 @@ function run_now(p_job bigint) returns text
 function run_schedule(p_name text) returns bigint
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
 function set_setting(p_name text, p_value bigint) returns void
+function set_times_ahead(p_lists json) returns bigint
 function settings() returns TABLE(name text, value bigint, lowest bigint, highest bigint, default_value bigint, is_set boolean)
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean)
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function stats(p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_by text[] DEFAULT '{queue,kind}'::text[], p_step interval DEFAULT '00:01:00'::interval) returns TABLE(at timestamp with time zone, queue text, kind text, enqueued bigint, started bigint, completed bigint, failed bigint, retried bigint, dead bigint, cancelled bigint, snoozed bigint, released bigint, rescued bigint, overruns bigint, wait_p50_ms double precision, wait_p95_ms double precision, wait_p99_ms double precision, run_p50_ms double precision, run_p95_ms double precision, run_p99_ms double precision, wait_buckets smallint[], wait_counts bigint[], run_buckets smallint[], run_counts bigint[])
+function sync_schedules(p_owner text, p_schedules json, p_adopt boolean DEFAULT false, p_dry_run boolean DEFAULT false, p_basis text DEFAULT NULL::text) returns json
+function tick() returns json
 function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
+function times_wanted(p_limit integer DEFAULT 100) returns json
 function troubled_schedules(p_limit integer DEFAULT 100) returns TABLE(name text, state text, since timestamp with time zone, error text)
 function uncounted_since() returns timestamp with time zone
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone, refused text)
@@ -531,6 +547,7 @@ function walk_anew(p_exact boolean DEFAULT true) returns void
 function worker_stats(p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(worker_id bigint, name text, last_at timestamp with time zone, claims bigint, claim_p50_ms double precision, claim_p99_ms double precision, flushes bigint, flush_p50_ms double precision, flush_p99_ms double precision, memory_bytes bigint, group_memory_bytes bigint, throttled_ms bigint, claim_buckets smallint[], claim_counts bigint[], flush_buckets smallint[], flush_counts bigint[])
 
 -- functions that those build on
+function add_definition(p_definition json) returns void
 function add_partition(p_first bigint, p_end bigint) returns void
 function adopt_orphans() returns bigint
 function backoff_ms(p_attempt integer) returns bigint
@@ -546,6 +563,8 @@ function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zo
 function cancel_rows_max() returns integer
 function cancel_waiting(p_job bigint) returns boolean
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
+function changed_fields(p_schedule tenure.schedule, p_definition json) returns json
+function check_definitions(p_schedules json) returns void
 function check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns void
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
@@ -561,12 +580,16 @@ function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bi
 function count_blocks(p_after bigint, p_last bigint, p_blocks integer, OUT jobs bigint, OUT last bigint) returns record
 function count_enqueued(p_block bigint, p_xid xid8, p_limit integer, OUT jobs bigint, OUT more boolean) returns record
 function count_jobs_one_by_one(p_after bigint, p_last bigint, p_limit integer, OUT jobs bigint, OUT last bigint) returns record
+function cron_jobs() returns TABLE(id bigint, name text, schedule text, command text, database text, role text, active boolean, zone text)
+function cron_state() returns json
 function cut_text(p_text text) returns text
 function declare_dead() returns integer
+function definition(p_definition json) returns jsonb
 function draw_marks(OUT block bigint, OUT delta bigint, OUT xid xid8) returns record
 function drop_range(p_first bigint) returns bigint
 function drop_ranges() returns integer
 function drop_unused(p_ranges bigint[], p_drawn bigint) returns bigint
+function edit_definition(p_definition json) returns void
 function empty_range(r tenure.partition) returns tenure.partition
 function end_cancelled(p_jobs bigint[], p_attempt smallint) returns void
 function end_thinning(r tenure.partition, p_next_at timestamp with time zone) returns tenure.partition
@@ -578,6 +601,7 @@ function enqueue_run(p_schedule tenure.schedule, p_at timestamp with time zone) 
 function errors_of(p_job bigint) returns json
 function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) returns text
 function fingerprint(p_cause text, p_message text) returns text
+function fire_ahead(p_now timestamp with time zone, p_before timestamp with time zone, p_until timestamp with time zone, p_workers boolean, p_from timestamp with time zone) returns json
 function fire_divided(p_plans json, p_until timestamp with time zone, OUT jobs bigint, OUT failed bigint) returns record
 function fire_in_ms(p_all boolean) returns bigint
 function fire_one(p_plan json) returns bigint
@@ -588,6 +612,7 @@ function fold_range(p_after bigint, p_last bigint) returns void
 function follow_cancel(p_job bigint, p_worker bigint) returns boolean
 function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
+function forget_ahead() returns void
 function forget_notes(p_schedule bigint, p_before timestamp with time zone, p_limit integer) returns bigint
 function forget_removed(p_now timestamp with time zone) returns void
 function forget_runs(p_schedule bigint, p_now timestamp with time zone) returns void
@@ -634,6 +659,7 @@ function minute() returns bigint
 function minute_of(p_at timestamp with time zone) returns timestamp with time zone
 function move_backfill(p_backfill tenure.schedule_backfill) returns void
 function move_backfills(p_since timestamp with time zone) returns void
+function move_cron_jobs(p_schedules json, p_jobs bigint[]) returns bigint
 function move_waiting(p_job tenure.job, p_due_at timestamp with time zone, p_now timestamp with time zone) returns text
 function next_look(r tenure.partition) returns timestamp with time zone
 function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zone) returns timestamp with time zone
@@ -649,10 +675,12 @@ function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_rea
 function percentile_ms(p_buckets smallint[], p_counts bigint[], p_part double precision) returns double precision
 function pick_in_state(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer, p_requeued boolean) returns SETOF bigint
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
+function plan_ahead(p_schedule tenure.schedule, p_times timestamp with time zone[], p_complete boolean, p_now timestamp with time zone, p_late timestamp with time zone) returns json
 function progress(p_job bigint, p_fence bigint, p_progress jsonb) returns boolean
 function progress(p_job bigint, p_fence bigint, p_progress text) returns boolean
 function put_off(r tenure.partition, p_at timestamp with time zone) returns tenure.partition
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
+function readable_setting(p_name text) returns text
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void
 function refuse(p_state text, p_message text, p_hint text) returns void
 function refused_text(p_queue text, p_kind text) returns text

@@ -11,7 +11,9 @@ mod worker;
 pub use client::audit::{LeftOut, ScheduleAudit};
 pub use client::backfill::{Backfill, BackfillInfo, BackfillPreview};
 pub use client::cancel::{CancelFilter, CancelledMany};
+pub use client::cron::CronJob;
 pub use client::dead::{DeadFilter, DeadGroup, DeadLetter, LineJob, RequeuePace};
+pub use client::declared::{FieldChange, ScheduleChange, ScheduleSync};
 pub use client::executor::Executor;
 pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
 pub use client::kinds::UnhandledKind;
@@ -28,9 +30,9 @@ pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, connection_config, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Absence, Cause, DeadRows, Enqueue, Fail, Gap, Histogram, Holder, Jitter, Job, JobId, JobOptions, Missed, Overlap,
-    RawJson, RetryPolicy, Rule, Schedule, Snapshot, Twice, VacuumHorizon, Verdict, classify, duration, instant,
-    lifecycle, limits,
+    Absence, Cause, Check, DeadRows, Enqueue, Fail, Finding, Gap, Histogram, Holder, Jitter, Job, JobId, JobOptions,
+    Missed, Overlap, RawJson, RetryPolicy, Rule, Schedule, Schedules, Snapshot, Twice, VacuumHorizon, Verdict,
+    classify, duration, instant, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};
@@ -39,6 +41,10 @@ pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReaso
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/worker.md")]
 pub struct GuideOfWorkers;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/schedule.md")]
+pub struct GuideOfSchedules;
 
 #[cfg(all(doctest, feature = "testing"))]
 #[doc = include_str!("../../../docs/guide/testing.md")]

@@ -2,7 +2,13 @@
 
 mod audit;
 mod backfill;
+mod check_pg_cron;
+mod crontab;
 mod declare;
+mod enqueue_call;
+mod file;
+mod import;
+mod sync;
 mod times;
 
 use clap::Subcommand;
@@ -29,6 +35,9 @@ pub enum Schedule {
     Preview(times::Preview),
     Backfill(backfill::Backfill),
     Audit(audit::Audit),
+    Sync(sync::Sync),
+    Import(import::Import),
+    CheckPgCron(check_pg_cron::CheckPgCron),
 }
 
 /// List the schedules, by name
@@ -169,6 +178,9 @@ pub async fn run(schedule: Schedule) -> Outcome {
         Schedule::Preview(args) => times::preview(&args),
         Schedule::Backfill(args) => backfill::run(args).await,
         Schedule::Audit(args) => audit::run(args).await,
+        Schedule::Sync(args) => sync::sync(args).await,
+        Schedule::Import(args) => import::import(args).await,
+        Schedule::CheckPgCron(args) => check_pg_cron::check(args).await,
     }
 }
 
@@ -245,6 +257,7 @@ async fn show(args: Show) -> Outcome {
         ("added at", instant(schedule.created_at)?),
         ("holds since", instant(schedule.changed_at)?),
         ("version", schedule.version.to_string()),
+        ("declared by", schedule.declared_by.clone().unwrap_or_default()),
         ("paused at", maybe(schedule.paused_at)?),
         ("paused by", schedule.paused_by.clone().unwrap_or_default()),
         ("because", schedule.pause_reason.clone().unwrap_or_default()),
@@ -328,6 +341,7 @@ fn of_schedule(schedule: &ScheduleInfo) -> Value {
         "queued_at": schedule.queued_at.map(output::instant), "runs": schedule.runs, "left_out": schedule.left_out,
         "error": schedule.error, "error_at": schedule.error_at.map(output::instant),
         "ruled_at": output::instant(schedule.ruled_at), "forgotten_at": schedule.forgotten_at.map(output::instant),
+        "declared_by": schedule.declared_by,
     })
 }
 

@@ -13,6 +13,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{NoTls, Transaction};
 
 use super::retention::ended;
+use super::sweep_declared;
 use crate::protocol::{Hand, Leased, Registration};
 use crate::{Act, Stage, size};
 
@@ -82,6 +83,8 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::Drained
         | Verb::SetKeep
         | Verb::AddSchedule
+        | Verb::AddSchedules
+        | Verb::CheckPgCron
         | Verb::KeepDefaults
         | Verb::Settings => {}
         // Set by the call before.
@@ -143,6 +146,10 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::Backfills
         | Verb::Backfill
         | Verb::CancelBackfill => scene.job = declare(stage, case.verb, &scene.queue).await,
+        Verb::SyncSchedules | Verb::SyncSchedulesAsShown | Verb::SyncSchedulesPreview => {
+            sweep_declared::declared(stage, &scene.queue).await
+        }
+        Verb::CronJobs | Verb::MoveCronJobs => sweep_declared::entry(stage, &scene.queue).await,
         Verb::RequeueDead | Verb::DiscardDead => scene.bury(stage, size::SWEEP_DEAD.at(stage.size)).await,
         Verb::Prune | Verb::PrunePreview => past(stage).await,
         Verb::Stats | Verb::WorkerStats => told(stage, &scene.queue).await,
@@ -323,6 +330,17 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
             };
             (columns, complete.to_owned())
         }
+        Verb::AddSchedules => {
+            ("(select count(*) from tenure.schedules where name like p.queue || '-%')", "2".to_owned())
+        }
+        Verb::SyncSchedules | Verb::SyncSchedulesAsShown => {
+            let columns = "(select string_agg(concat_ws(' ', replace(name, p.queue, 'q'), version, rule), ', ' order by name) from tenure.schedules where declared_by = p.queue)";
+            (columns, "q 2 @monthly, q-new 1 @monthly".to_owned())
+        }
+        Verb::MoveCronJobs => {
+            let columns = "(select count(*) from tenure.schedules where name = p.queue), (select count(*) from cron.job where jobname = p.queue)";
+            (columns, "1 0".to_owned())
+        }
         Verb::RemoveSchedule => ("(select count(*) from tenure.schedules where name = p.queue)", "0".to_owned()),
         Verb::RunSchedule => {
             let columns = "(select count(*) from tenure.job where queue = p.queue),
@@ -365,6 +383,9 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::BackfillPreview
         | Verb::Backfills
         | Verb::Backfill
+        | Verb::SyncSchedulesPreview
+        | Verb::CronJobs
+        | Verb::CheckPgCron
         | Verb::UnhandledKinds
         | Verb::Workers
         | Verb::WorkerDrained
@@ -455,6 +476,13 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         | Verb::Backfills
         | Verb::Backfill
         | Verb::CancelBackfill => Box::pin(call_about_time(client, case, scene)).await,
+        Verb::AddSchedules
+        | Verb::SyncSchedules
+        | Verb::SyncSchedulesAsShown
+        | Verb::SyncSchedulesPreview
+        | Verb::CronJobs
+        | Verb::MoveCronJobs
+        | Verb::CheckPgCron => Box::pin(sweep_declared::call(client, case.verb, queue, job(scene))).await,
         Verb::DeadLetters => client.dead_letters(&dead, None, None).await.map(|dead| assert_eq!(dead.len(), 3)),
         Verb::DeadGroups => client.dead_groups(&dead, None).await.map(|groups| assert_eq!(groups[0].count, 3)),
         Verb::CountDead => client.count_dead(&dead).await.map(|count| assert_eq!(count, 3)),

@@ -272,7 +272,7 @@ create or replace view tenure.schedules as
 select s.id, s.name, s.version, s.rule, s.zone, s.anchor_at, s.starts_at, s.ends_at, s.gap, s.twice, s.missed, s.missed_max, s.missed_window_ms, s.overlap,
        s.jitter_ms, s.target, s.kind, s.payload, s.queue, s.priority, s.max_attempts, s.timeout_ms, s.created_at, s.changed_at, s.paused_at, s.paused_by,
        s.pause_reason, case when s.paused_at is not null then 'paused' when s.error is not null then 'failing' when s.next_at is null and s.look_at is null then 'ended' else 'active' end as state, s.next_at, s.last_at, s.last_job_id, s.queued_at, s.runs, s.left_out, s.error, s.error_at,
-       s.ruled_at, s.forgotten_at
+       s.ruled_at, s.forgotten_at, s.declared_by
 from tenure.schedule s where s.removed_at is null;
 
 -- schedule_runs: what was decided for each logical time, and the stretches that were left out; also of schedules that were removed.

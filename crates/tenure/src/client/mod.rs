@@ -1,10 +1,13 @@
 //! The verbs of an application: enqueue, look, wait, cancel, pause, requeue, migrate.
 
+pub(crate) mod ahead;
 pub(crate) mod audit;
 pub(crate) mod backfill;
 mod bulk;
 pub(crate) mod cancel;
+pub(crate) mod cron;
 pub(crate) mod dead;
+pub(crate) mod declared;
 pub(crate) mod enqueue;
 pub(crate) mod executor;
 mod horizon;

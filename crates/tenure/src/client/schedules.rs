@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::Client;
 use super::jobs::{column, page_size};
 use super::pause::refuse_nul;
+use super::{Client, ahead};
 use crate::model::names;
 use crate::store::Statement;
 use crate::store::schedule::{
@@ -92,6 +92,8 @@ pub struct ScheduleInfo {
     pub ruled_at: SystemTime,
     /// What is noted of its times begins here; none: nothing of it is gone.
     pub forgotten_at: Option<SystemTime>,
+    /// Among whose declarations it is, see [`Client::sync_schedules`]; none: it was added by hand.
+    pub declared_by: Option<String>,
 }
 
 /// What was decided for a logical time, or for several in a row that were left out.
@@ -228,7 +230,10 @@ impl Client {
     /// # Errors
     /// `NotFound`: no such schedule.
     pub async fn resume_schedule(&self, name: &str) -> Result<bool, Error> {
-        self.ask_of_schedule(&RESUME_SCHEDULE, name, &[&name]).await
+        let resumed = self.ask_of_schedule(&RESUME_SCHEDULE, name, &[&name]).await?;
+        let session = self.session().await?;
+        ahead::refresh_all(&session).await;
+        Ok(resumed)
     }
 
     /// Removes a schedule; its name is free again. Jobs that it has enqueued stay as they are.
@@ -328,6 +333,7 @@ impl Client {
         ]);
         let session = self.session().await?;
         let row = session.query_opt(statement, &params).await.map_err(|e| Error::store(statement.name, e))?;
+        ahead::refresh_all(&session).await;
         row.map(|row| column(&row, 0)).transpose().map(Option::flatten)
     }
 
@@ -390,6 +396,7 @@ fn read_schedule(row: &Row) -> Result<ScheduleInfo, Error> {
         error_at: column(row, 33)?,
         ruled_at: column(row, 34)?,
         forgotten_at: column(row, 35)?,
+        declared_by: column(row, 36)?,
     })
 }
 

@@ -108,6 +108,13 @@ verbs! {
     Backfills "backfills" None ["backfill list"];
     Backfill "backfill" None ["backfill show", "schedule backfill"];
     CancelBackfill "cancel_backfill" Whole ["backfill cancel"];
+    AddSchedules "add_schedules" Whole ["schedule import"];
+    SyncSchedules "sync_schedules" Whole [];
+    SyncSchedulesAsShown "sync_schedules_as_shown" Whole ["schedule sync"];
+    SyncSchedulesPreview "sync_schedules_preview" None ["schedule sync"];
+    CronJobs "cron_jobs" None ["schedule import"];
+    MoveCronJobs "move_cron_jobs" Whole ["schedule import"];
+    CheckPgCron "check_pg_cron" None ["schedule check-pg-cron"];
     UnhandledKinds "unhandled_kinds" None ["status"];
     Workers "workers" None ["worker list", "status"];
     DrainWorker "drain_worker" Whole ["worker drain", "worker resume"];

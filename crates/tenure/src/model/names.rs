@@ -35,6 +35,14 @@ pub fn check_schedule(name: &str) -> Result<(), Error> {
     check("schedule", name)
 }
 
+/// Checks the name of an owner of schedules: 1 to 128 bytes without control characters.
+///
+/// # Errors
+/// `BadInput`, naming the value.
+pub fn check_owner(name: &str) -> Result<(), Error> {
+    check("owner", name)
+}
+
 fn check(what: &str, name: &str) -> Result<(), Error> {
     let bytes = name.len();
     if bytes == 0 {

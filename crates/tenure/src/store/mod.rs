@@ -5,6 +5,7 @@
 
 pub(crate) mod address;
 pub(crate) mod backfill;
+pub(crate) mod declared;
 pub(crate) mod enqueue;
 mod failure;
 mod finish;
@@ -25,6 +26,7 @@ mod tls;
 mod wire;
 mod worker;
 
+pub(crate) use declared::{CronEntry, CronState, TimesAhead};
 pub(crate) use failure::{Loss, LossKind, StoreError};
 pub(crate) use finish::{FailStatus, FailureRow, NextRun};
 pub(crate) use lost_answers::ASK_AFTER;
@@ -43,6 +45,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         retention::STATEMENTS,
         schedule::STATEMENTS,
         backfill::STATEMENTS,
+        declared::STATEMENTS,
         horizon::STATEMENTS,
         worker::STATEMENTS,
         finish::STATEMENTS,
@@ -69,6 +72,7 @@ mod tests {
             include_str!("retention.rs"),
             include_str!("schedule.rs"),
             include_str!("backfill.rs"),
+            include_str!("declared.rs"),
             include_str!("horizon.rs"),
             include_str!("worker.rs"),
             include_str!("finish.rs"),

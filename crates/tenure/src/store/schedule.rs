@@ -1,11 +1,15 @@
 //! Statements about schedules: what operators do with them, and firing.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 
 use super::statement::Statement;
 use super::wire::JsonText;
 use super::{Session, StoreError};
+use crate::model::Times;
+use crate::{Error, Gap, Missed, Rule, Twice};
 
 /// Schedules that one turn of firing decides about, at most: a fraction of a second, for heartbeats share the connection.
 pub(crate) const FIRE_BATCH: usize = 1_000;
@@ -53,7 +57,7 @@ pub(crate) const SCHEDULES: Statement = Statement {
     sql: "select s.name, s.version, s.rule, s.zone, s.anchor_at, s.starts_at, s.ends_at, s.gap, s.twice, s.missed, s.missed_max, \
           s.missed_window_ms, s.overlap, s.jitter_ms, s.kind, s.payload, s.queue, s.priority, s.max_attempts, s.timeout_ms, s.created_at, \
           s.changed_at, s.paused_at, s.paused_by, s.pause_reason, s.state, s.next_at, s.last_at, s.last_job_id, s.queued_at, s.runs, \
-          s.left_out, s.error, s.error_at, s.ruled_at, s.forgotten_at \
+          s.left_out, s.error, s.error_at, s.ruled_at, s.forgotten_at, s.declared_by \
           from tenure.schedules s where ($1 is null or s.name = $1) and ($2 is null or s.name > $2) order by s.name limit $3",
     params: &[Type::TEXT, Type::TEXT, Type::INT8],
 };
@@ -118,6 +122,40 @@ pub(crate) struct DueSchedule {
     pub(crate) from_us: i64,
 }
 
+impl DueSchedule {
+    /// When it runs.
+    pub(crate) fn rule(&self) -> Result<Rule, Error> {
+        Ok(Rule::new(&self.rule, &self.zone)?
+            .gap(Gap::from_name(&self.gap).ok_or_else(|| unknown(&self.gap))?)
+            .twice(Twice::from_name(&self.twice).ok_or_else(|| unknown(&self.twice))?)
+            .anchor_second(self.anchor_us.div_euclid(1_000_000)))
+    }
+
+    /// The same with what bounds it, and what becomes of times that were missed.
+    pub(crate) fn times<'a>(&self, rule: &'a Rule) -> Result<Times<'a>, Error> {
+        Ok(Times {
+            rule,
+            // A start within a second is reached with the next one, an end within a second with the one before.
+            starts_at: self.starts_us.map(|us| -(-us).div_euclid(1_000_000)),
+            ends_at: self.ends_us.map(|us| us.div_euclid(1_000_000)),
+            missed: Missed::of(&self.missed, self.missed_max, Duration::from_millis(self.missed_window_ms))?,
+        })
+    }
+
+    /// The first time that nothing was done about; none: it has no further one.
+    pub(crate) fn first(&self, times: &Times<'_>) -> Option<i64> {
+        match self.next_us {
+            Some(us) => Some(us.div_euclid(1_000_000)),
+            None => times.next_after(self.from_us.div_euclid(1_000_000)),
+        }
+    }
+}
+
+/// A later version may know more policies.
+fn unknown(policy: &str) -> Error {
+    Error::bad_input(format!("this program does not know the policy {policy:?}"), "update it to the schema's version")
+}
+
 /// What was decided about one, for [`Session::fire`].
 #[derive(Debug, Serialize)]
 pub(crate) struct Decision {
@@ -162,7 +200,10 @@ impl Session {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(what: &str, row: Option<tokio_postgres::Row>) -> Result<T, StoreError> {
+pub(super) fn read<T: serde::de::DeserializeOwned>(
+    what: &str,
+    row: Option<tokio_postgres::Row>,
+) -> Result<T, StoreError> {
     let row = row.ok_or_else(|| StoreError::Protocol(format!("{what}: no row")))?;
     let text: JsonText<'_> = row.try_get(0)?;
     serde_json::from_str(text.0).map_err(|error| StoreError::Protocol(format!("{what}: what cannot be read: {error}")))

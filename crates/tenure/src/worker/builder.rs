@@ -19,7 +19,7 @@ use crate::model::limits::{
     LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, POLL_DEFAULT, RECONNECT_GRACE_DEFAULT, SCHEMA_DEFAULT, SHUTDOWN_GRACE_DEFAULT,
     SHUTDOWN_GRACE_MAX,
 };
-use crate::model::{Fail, Job, RawJson, names};
+use crate::model::{Fail, Job, RawJson, Schedules, names};
 use crate::store::{SessionOptions, Texts};
 
 /// Slots of one queue, at most.
@@ -56,6 +56,7 @@ pub struct WorkerBuilder {
     poll: Duration,
     pooler: bool,
     drain: bool,
+    schedules: Vec<Schedules>,
 }
 
 /// The checked settings of a running worker.
@@ -92,6 +93,7 @@ impl WorkerBuilder {
             poll: POLL_DEFAULT,
             pooler: false,
             drain: false,
+            schedules: Vec::new(),
         }
     }
 
@@ -199,15 +201,27 @@ impl WorkerBuilder {
         self
     }
 
+    /// Before it works, makes the schedules of this owner what is declared here, see [`Client::sync_schedules`]. Of several programs that
+    /// declare for one owner, as the old and the new one during a deployment, the one that started last is right.
+    pub fn schedules(mut self, schedules: Schedules) -> Self {
+        self.schedules.push(schedules);
+        self
+    }
+
     /// Checks the settings, connects, registers, and starts to work.
     ///
     /// From then on the worker reconnects for ever. Dropping the future before it is ready leaves no worker behind.
     /// Needs a Tokio runtime with time and I/O; the heartbeat has a thread of its own.
     ///
     /// # Errors
-    /// `BadInput`: all wrong settings, named together. `Unreachable`, `Denied`, `Schema`: the first registration failed.
+    /// `BadInput`: all wrong settings, named together. `Unreachable`, `Denied`, `Schema`: the first registration failed. Those of
+    /// [`Client::sync_schedules`].
     pub async fn start(self) -> Result<RunningWorker, Error> {
+        let schedules = self.schedules.clone();
         let engine = self.engine()?;
+        for declared in &schedules {
+            declare(&engine.settings.client, declared).await?;
+        }
         panics::watch();
         if engine.settings.pooler {
             tracing::warn!(
@@ -302,6 +316,7 @@ impl WorkerBuilder {
         checks.extend(
             twice(kinds.iter().map(|(name, ..)| name)).map(|name| Some(format!("kind {name:?} has two handlers"))),
         );
+        checks.extend(self.schedules.iter().map(|declared| declared.check().err().map(|error| error.to_string())));
         checks.push(outside("lease", self.lease, LEASE_MIN, LEASE_MAX));
         checks.push(outside("reconnect grace", self.reconnect_grace, RECONNECT_GRACE_MIN, self.lease.max(LEASE_MIN)));
         checks.push(outside("shutdown grace", self.shutdown_grace, Duration::ZERO, SHUTDOWN_GRACE_MAX));
@@ -310,6 +325,15 @@ impl WorkerBuilder {
         checks.push(self.heartbeat.and_then(|period| outside("heartbeat", period, HEARTBEAT_MIN, heartbeat_max)));
         checks.into_iter().flatten().collect()
     }
+}
+
+async fn declare(client: &Client, declared: &Schedules) -> Result<(), Error> {
+    let sync = client.sync_schedules(declared).await?;
+    if !sync.is_empty() {
+        let changed = sync.changed.len() + sync.adopted.len();
+        tracing::info!(owner = declared.owner(), added = ?sync.added, changed, removed = ?sync.removed, "schedules were synchronised");
+    }
+    Ok(())
 }
 
 fn turn_max(lease: Duration) -> Duration {

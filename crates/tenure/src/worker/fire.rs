@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::model::{Gap, Missed, Rule, Times, Twice};
+use crate::model::Plan;
 use crate::store::{Decision, DueSchedule, FIRE_BATCH, Session, StoreError};
 
 /// When to come again after a turn that failed.
@@ -78,31 +78,12 @@ fn decide(schedule: &DueSchedule, now: i64) -> Decision {
 }
 
 /// None: it has no further time.
-fn plan(schedule: &DueSchedule, now: i64) -> Result<Option<crate::model::Plan>, Error> {
-    let rule = Rule::new(&schedule.rule, &schedule.zone)?
-        .gap(Gap::from_name(&schedule.gap).ok_or_else(|| unknown(&schedule.gap))?)
-        .twice(Twice::from_name(&schedule.twice).ok_or_else(|| unknown(&schedule.twice))?)
-        .anchor_second(schedule.anchor_us.div_euclid(1_000_000));
-    let missed = Missed::of(&schedule.missed, schedule.missed_max, Duration::from_millis(schedule.missed_window_ms))?;
-    let times = Times {
-        rule: &rule,
-        // A start within a second is reached with the next one, an end within a second with the one before.
-        starts_at: schedule.starts_us.map(|us| -(-us).div_euclid(1_000_000)),
-        ends_at: schedule.ends_us.map(|us| us.div_euclid(1_000_000)),
-        missed,
-    };
-    let next = match schedule.next_us {
-        Some(us) => Some(us.div_euclid(1_000_000)),
-        None => times.next_after(schedule.from_us.div_euclid(1_000_000)),
-    };
-    Ok(next.map(|next| times.plan(next, now)))
+fn plan(schedule: &DueSchedule, now: i64) -> Result<Option<Plan>, Error> {
+    let rule = schedule.rule()?;
+    let times = schedule.times(&rule)?;
+    Ok(schedule.first(&times).map(|first| times.plan(first, now)))
 }
 
 fn micros(second: i64) -> i64 {
     second * 1_000_000
-}
-
-/// A later version may know more policies.
-fn unknown(policy: &str) -> Error {
-    Error::bad_input(format!("this worker does not know the policy {policy:?}"), "update it to the schema's version")
 }

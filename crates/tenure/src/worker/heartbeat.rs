@@ -19,6 +19,7 @@ use super::link::loss_of;
 use super::moment::at;
 use super::record::{RECORD_EVERY, record};
 use super::standing::Side;
+use crate::client::ahead;
 use crate::error::Error;
 use crate::model::JobId;
 use crate::store::{Introduction, Registration, Session, StoreError};
@@ -232,6 +233,8 @@ struct Controlled<'a> {
     net: Vec<String>,
     /// The database asked for a look who holds back vacuum.
     horizon_wanted: bool,
+    /// Somebody may need times of schedules, see `client/ahead.rs`.
+    ahead_wanted: bool,
     /// When to do the next step of retention.
     retain_at: Option<Instant>,
     retain_rows: u32,
@@ -264,6 +267,7 @@ impl<'a> Controlled<'a> {
             fresh: true,
             net: Vec::new(),
             horizon_wanted: false,
+            ahead_wanted: false,
             retain_at: None,
             retain_rows: RETAIN_ROWS,
             fold_at: None,
@@ -312,6 +316,7 @@ impl<'a> Controlled<'a> {
                 () = at(Some(self.record_at)) => { self.record().await; Ok(()) }
                 () = std::future::ready(()), if !self.net.is_empty() => { self.net().await; Ok(()) }
                 () = std::future::ready(()), if self.horizon_wanted => { self.look_at_horizon().await; Ok(()) }
+                () = std::future::ready(()), if self.ahead_wanted => { self.compute_ahead().await; Ok(()) }
                 () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
                 () = at(self.tick_at) => { self.tick().await; Ok(()) }
             };
@@ -425,6 +430,7 @@ impl<'a> Controlled<'a> {
                     let soon = Instant::now() + PROMOTE_AGAIN;
                     self.tick_at = Some(self.tick_at.map_or(soon, |at| at.min(soon)));
                 }
+                self.ahead_wanted |= !ticked.net.is_empty();
                 self.net.extend(ticked.net);
                 if ticked.retain && self.retain_at.is_none() {
                     self.retain_at = Some(Instant::now());
@@ -445,6 +451,17 @@ impl<'a> Controlled<'a> {
     /// Fires the schedules that are due now.
     async fn fire(&mut self) {
         self.fire_at = fire::turn(&self.session, std::mem::take(&mut self.fire_overdue)).await;
+    }
+
+    /// Times of schedules for pg_cron, where it is in use; a few at a time, with each net.
+    async fn compute_ahead(&mut self) {
+        self.ahead_wanted = match ahead::refresh(&self.session).await {
+            Ok(more) => more,
+            Err(error) => {
+                tracing::warn!(%error, "times ahead of schedules could not be stored");
+                false
+            }
+        };
     }
 
     /// One duty of the net. It comes again with the next net when it fails.

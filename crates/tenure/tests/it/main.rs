@@ -6,6 +6,8 @@ mod calls;
 mod claim;
 mod clients;
 mod complete_in;
+mod cron;
+mod declared;
 mod end;
 mod enqueue;
 mod faults;

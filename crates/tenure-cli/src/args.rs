@@ -49,6 +49,7 @@ pub enum Command {
     #[command(subcommand)]
     Setting(cmd::setting::Setting),
     Status(cmd::status::Status),
+    Doctor(cmd::doctor::Doctor),
     Stats(cmd::stats::StatsArgs),
     Demo(cmd::demo::Demo),
     #[command(hide = true)]

@@ -2,6 +2,8 @@
 
 #[path = "verbs/dead.rs"]
 mod dead;
+#[path = "verbs/doctor.rs"]
+mod doctor;
 #[path = "verbs/input.rs"]
 mod input;
 #[path = "verbs/newcomer.rs"]

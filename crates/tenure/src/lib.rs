@@ -23,8 +23,8 @@ pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, connection_config, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Cause, DeadRows, Enqueue, Fail, Histogram, Holder, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Snapshot,
-    VacuumHorizon, Verdict, classify, lifecycle, limits,
+    CallPlan, Cause, DeadRows, Enqueue, Fail, Finding, Histogram, Holder, Jitter, Job, JobId, JobOptions, PlanCheck,
+    RawJson, RetryPolicy, Snapshot, TableFacts, TableScan, VacuumHorizon, Verdict, classify, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};

@@ -76,9 +76,10 @@ pub(crate) mod tests {
     use super::*;
 
     /// What is more than calls of a client.
-    const NO_VERBS: [&str; 9] = [
+    const NO_VERBS: [&str; 10] = [
         "bench enqueue",
         "bench floor",
+        "bench idle",
         "bench late",
         "bench latency",
         "bench mixed",

@@ -53,6 +53,7 @@ pub enum Command {
     #[command(subcommand)]
     Setting(cmd::setting::Setting),
     Status(cmd::status::Status),
+    Doctor(cmd::doctor::Doctor),
     Stats(cmd::stats::StatsArgs),
     Demo(cmd::demo::Demo),
     #[command(hide = true)]
@@ -82,6 +83,7 @@ pub(crate) mod tests {
     const NO_VERBS: [&str; 10] = [
         "bench enqueue",
         "bench floor",
+        "bench idle",
         "bench late",
         "bench latency",
         "bench mixed",

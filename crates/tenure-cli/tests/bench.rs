@@ -96,6 +96,53 @@ async fn work_counts_every_job_once_and_tells_its_cost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn work_is_spread_over_queues_in_every_form() {
+    with_database(async |db| {
+        for form in ["single", "arrays", "copy"] {
+            let args =
+                ["work", "--jobs", "600", "--concurrency", "2", "--queues", "1,7", "--form", form, "--producers", "2"];
+            let report = measured(db, &args);
+            assert_eq!(of_runs(&report, "queues"), [1, 7], "{form}");
+            assert_eq!(of_runs(&report, "completed"), [600, 600], "{form}");
+        }
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_workers_are_watched_woken_and_sleep_again() {
+    with_database(async |db| {
+        let args = ["idle", "--workers", "3", "--idle", "1s", "--jobs", "10", "--pause", "300ms", "--burst", "500"];
+        let report = measured(db, &args);
+        let run = &report["runs"][0];
+        assert_eq!((&run["workers"], &run["jobs"], &run["completed"]), (&3.into(), &510.into(), &510.into()));
+        check_positive(
+            run,
+            &["words_per_job", "claims_per_job", "p50_ms", "burst_claims", "burst_s", "idle_claims_per_s"],
+        );
+        assert!(run["words_per_job"].as_f64() <= Some(1.0), "one job wakes one worker: {run}");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_statistics_none_are_kept_and_with_them_all_are_counted() {
+    with_database(async |db| {
+        let args = ["work", "--jobs", "3000", "--concurrency", "8", "--statistics", "off,on,off", "--rounds", "2"];
+        let report = measured(db, &args);
+        assert_eq!(of_runs(&report, "statistics"), ["off", "on", "off", "off", "on", "off"]);
+        assert_eq!(of_runs(&report, "completed"), [3000; 6]);
+        // A turn that counts writes the row of its minute; one that does nothing does not.
+        let counted: Vec<bool> = of_runs(&report, "counted").iter().map(|jobs| jobs.as_u64() == Some(3_000)).collect();
+        assert_eq!(counted, [false, true, false, false, true, false], "{report}");
+        check_nothing_left(db).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn work_goes_on_beside_finished_and_scheduled_jobs_and_an_old_snapshot() {
     with_database(async |db| {
         let scene = ["--history", "5000", "--scheduled", "300", "--pinned", "--form", "single", "--producers", "2"];
@@ -237,6 +284,8 @@ async fn values_that_make_no_sense_are_named_and_nothing_is_made() {
             (&["work", "--concurrency", "8,"], &["\"\"", "--concurrency", "1 to 10000"]),
             (&["work", "--workers", "257"], &["\"257\"", "--workers", "1 to 256"]),
             (&["work", "--payload", "19"], &["\"19\"", "--payload", "20 to 65536"]),
+            (&["work", "--queues", "0"], &["\"0\"", "--queues", "1 to 10000"]),
+            (&["idle", "--burst", "0"], &["\"0\"", "--burst", "1 to 1000000"]),
             (&["work", "--history", "-1"], &["\"-1\"", "--history", "0 to 1000000000"]),
             (&["work", "--run-time", "2m"], &["2m", "0 to 1m"]),
             (&["work", "--run-time", "-5ms"], &["\"-5ms\"", "--run-time", "not negative"]),

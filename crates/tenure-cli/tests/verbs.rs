@@ -4,6 +4,8 @@
 mod dead;
 #[path = "verbs/declared.rs"]
 mod declared;
+#[path = "verbs/doctor.rs"]
+mod doctor;
 #[path = "verbs/input.rs"]
 mod input;
 #[path = "verbs/newcomer.rs"]

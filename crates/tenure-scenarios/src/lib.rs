@@ -9,6 +9,7 @@
 pub mod act;
 pub mod chaos;
 mod ends;
+mod filled;
 pub mod handlers;
 pub mod measure;
 mod memory_group;

@@ -96,8 +96,8 @@ pub const RESTART_JOB: Sized<Duration> = seconds(10, 30);
 pub const BULK_JOBS: Sized<usize> = sized(20_000, 100_000);
 /// Jobs that wait while a worker is killed.
 pub const CROWD: Sized<usize> = sized(50_000, 1_000_000);
-/// Jobs that come after every plan was made on empty tables.
-pub const PLAN_JOBS: Sized<usize> = sized(30_000, 500_000);
+/// Jobs beside which every hot call is looked at, one size after the other: plans that were made beside none of them must stay right.
+pub const PLAN_JOBS: Sized<&[usize]> = sized(&[0, 10_000], &[0, 10_000, 10_000_000]);
 /// How long an idle worker is watched.
 pub const IDLE: Sized<Duration> = seconds(4, 30);
 /// Idle workers at once.
@@ -160,6 +160,8 @@ pub const SWEEP_STEP: Sized<u64> = sized(31, 1);
 pub const SWEEP_STEP_MIGRATE: Sized<u64> = sized(149, 1);
 /// The fault sweep over the other verbs of a client.
 pub const SWEEP_STEP_CLIENT: Sized<u64> = sized(30, 1);
+/// The fault sweep over the look at plans, which makes every hot call several times.
+pub const SWEEP_STEP_PLANS: Sized<u64> = sized(997, 101);
 /// The fault sweep over the verbs that wait until nothing runs: a second each.
 pub const SWEEP_STEP_DRAIN: Sized<u64> = sized(500, 2);
 /// Dead letters of the sweep over verbs that take 200 of them per transaction.
@@ -230,3 +232,19 @@ pub const SPEED_HISTORY: Sized<usize> = sized(500_000, 10_000_000);
 pub const SPEED_SCHEDULED: Sized<usize> = sized(50_000, 1_000_000);
 /// Jobs with payloads of 1 KB and handlers that wait, for the memory of a worker.
 pub const SPEED_MEMORY_JOBS: Sized<usize> = sized(20_000, 100_000);
+/// Queues over which jobs are spread.
+pub const SPEED_QUEUES: Sized<usize> = sized(100, 1_000);
+/// Workers that idle together, and for how long they are watched.
+pub const SPEED_IDLE_WORKERS: Sized<usize> = sized(6, 50);
+/// See [`SPEED_IDLE_WORKERS`].
+pub const SPEED_IDLE: Sized<Duration> = seconds(2, 20);
+/// Jobs that wake them, one at a time, and then at once.
+pub const SPEED_IDLE_JOBS: Sized<usize> = sized(10, 100);
+/// See [`SPEED_IDLE_JOBS`].
+pub const SPEED_BURST: Sized<usize> = sized(2_000, 50_000);
+/// Jobs with payloads of 1 KB.
+pub const SPEED_1K: Sized<usize> = sized(5_000, 200_000);
+/// Jobs with payloads of 64 KB: more than half a gigabyte in full.
+pub const SPEED_64K: Sized<usize> = sized(200, 10_000);
+/// Jobs with and without statistics: so many that workers report several times, and the database counts for some time.
+pub const SPEED_STATISTICS: Sized<usize> = sized(50_000, 2_000_000);

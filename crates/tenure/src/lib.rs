@@ -30,9 +30,9 @@ pub use client::wait::Ended;
 pub use client::{Client, ClientBuilder, MigrateOptions, connection_config, migration_sql};
 pub use error::{Error, ErrorCode};
 pub use model::{
-    Absence, Cause, Check, DeadRows, Enqueue, Fail, Finding, Gap, Histogram, Holder, Jitter, Job, JobId, JobOptions,
-    Missed, Overlap, RawJson, RetryPolicy, Rule, Schedule, Schedules, Snapshot, Twice, VacuumHorizon, Verdict,
-    classify, duration, instant, lifecycle, limits,
+    Absence, CallPlan, Cause, Check, DeadRows, Enqueue, Fail, Finding, Gap, Histogram, Holder, Jitter, Job, JobId,
+    JobOptions, Missed, Overlap, PlanCheck, PlanFinding, RawJson, RetryPolicy, Rule, Schedule, Schedules, Snapshot,
+    TableFacts, TableScan, Twice, VacuumHorizon, Verdict, classify, duration, instant, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};

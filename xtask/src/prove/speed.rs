@@ -54,6 +54,10 @@ fn parts() -> Vec<Part> {
         part("scheduled", &[Run::Row, Run::Scheduled], lines::scheduled),
         part("memory", &[Run::Memory], lines::memory),
         part("slow commit", &[Run::Late], lines::late),
+        part("queues", &[Run::Queues], lines::queues),
+        part("idle", &[Run::Idle], lines::idle),
+        part("payloads", &[Run::Payload1K, Run::Payload64K], lines::payloads),
+        part("statistics", &[Run::Statistics], lines::statistics),
         Part { quick: false, ..part("processes", &[Run::Processes], lines::processes) },
     ]
 }
@@ -230,7 +234,7 @@ mod tests {
         let all = runs_of(&parts());
         assert_eq!(all.iter().filter(|run| **run == Run::Floor).count(), 1);
         assert_eq!(all.iter().filter(|run| **run == Run::Row).count(), 1);
-        assert_eq!(all.len(), 14, "{all:?}");
+        assert_eq!(all.len(), 19, "{all:?}");
     }
 
     #[test]

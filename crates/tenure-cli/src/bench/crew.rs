@@ -11,7 +11,7 @@ use super::clock::now_ns;
 use super::ended::Ended;
 use super::place::Place;
 use super::progress::Progress;
-use super::words::{Completed, Ran, Tell, Word};
+use super::words::{Completed, Counted, Ran, Tell, Word};
 use crate::process::{Process, Said};
 
 /// When nothing is heard for so long, beside what a handler takes, the measurement is given up.
@@ -24,6 +24,7 @@ const LINES_MAX: usize = 10_000;
 pub struct Crew {
     pub workers: u16,
     pub concurrency: u16,
+    pub queues: u16,
     pub run_time: Duration,
     pub tell: Tell,
 }
@@ -63,13 +64,13 @@ impl Crew {
     }
 
     fn start(self, n: usize, place: &Place) -> Result<Process> {
-        let (concurrency, run_time) = (self.concurrency.to_string(), self.run_time.as_micros().to_string());
+        let (concurrency, queues) = (self.concurrency.to_string(), self.queues.to_string());
+        let run_time = self.run_time.as_micros().to_string();
         let arguments = [
-            ["bench-worker", "--name", &place.name],
-            ["--concurrency", &concurrency, "--run-time-us"],
-            [&run_time, "--tell", self.tell.name()],
-        ]
-        .concat();
+            ["bench-worker", "--name", &place.name, "--tell", self.tell.name()],
+            ["--concurrency", &concurrency, "--queues", &queues, "--run-time-us"],
+        ];
+        let arguments = [&arguments.concat()[..], &[run_time.as_str()]].concat();
         Process::start(&format!("worker {}", n + 1), &arguments, Some(&place.connection))
     }
 }
@@ -93,7 +94,7 @@ impl AtWork {
             let before = self.jobs();
             match self.next().await.with_context(|| format!("{before} of {jobs} jobs were completed"))? {
                 (n, Word::Completed(completed)) => self.completed[n] = completed,
-                (_, Word::Ready | Word::Registered | Word::Runs(_) | Word::Ended(_)) => {}
+                (_, Word::Ready | Word::Registered | Word::Runs(_) | Word::Counted(_) | Word::Ended(_)) => {}
             }
             progress.at(self.jobs());
         }
@@ -108,7 +109,7 @@ impl AtWork {
         match self.next().await? {
             (_, Word::Runs(runs)) => return Ok(runs),
             (n, Word::Completed(completed)) => self.completed[n] = completed,
-            (_, Word::Ready | Word::Registered | Word::Ended(_)) => {}
+            (_, Word::Ready | Word::Registered | Word::Counted(_) | Word::Ended(_)) => {}
         }
         Ok(Vec::new())
     }
@@ -128,6 +129,24 @@ impl AtWork {
                 return Ok(runs);
             }
         }
+    }
+
+    /// Asks every worker what it has done so far, and adds it up. Handlers that end meanwhile are not heard of.
+    ///
+    /// # Errors
+    /// One of them ends or stays silent.
+    pub async fn count(&mut self) -> Result<Counted> {
+        for process in &mut self.processes {
+            process.tell("count").await?;
+        }
+        let (mut sum, mut left) = (Counted::default(), self.processes.len());
+        while left > 0 {
+            if let (_, Word::Counted(counted)) = self.next().await? {
+                sum = sum.with(counted);
+                left -= 1;
+            }
+        }
+        Ok(sum)
     }
 
     /// Stops all workers in order, and gives what they did together. Where it is known, their CPU time is that until the last

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tenure::{Client, Enqueue, JobOptions};
 use tokio::task::JoinSet;
 
+use super::KIND;
 use super::meter::{Cost, Meter};
 use super::options::EnqueueOptions;
 use super::payload::Payloads;
@@ -15,7 +16,6 @@ use super::place::Place;
 use super::report::{Figure, Run};
 use super::rounds::in_turns;
 use super::usage;
-use super::{KIND, QUEUE};
 
 /// Where jobs of the warm-up stand: nobody takes them, and no figure counts them.
 const WARM_QUEUE: &str = "warm";
@@ -56,6 +56,7 @@ pub struct Producers {
     form: Form,
     batch: usize,
     payloads: Arc<Payloads>,
+    queues: Arc<[String]>,
 }
 
 /// What enqueuing so many jobs took.
@@ -80,14 +81,16 @@ impl Producers {
         form: Form,
         batch: u32,
         payloads: &Arc<Payloads>,
+        queues: u16,
     ) -> Result<Producers> {
         let mut clients = Vec::new();
         for _ in 0..producers {
             clients.push(place.client(1).connect().await?);
         }
         let batch = batch as usize;
-        let producers = Producers { clients, form, batch, payloads: payloads.clone() };
-        producers.share(producers.clients.len(), WARM_QUEUE).await?;
+        let queues = super::queues(queues).into();
+        let producers = Producers { clients, form, batch, payloads: payloads.clone(), queues };
+        producers.share(producers.clients.len(), &[WARM_QUEUE.to_owned()].into()).await?;
         Ok(producers)
     }
 
@@ -99,7 +102,7 @@ impl Producers {
         let before: i64 = place.sql.query_one("select last_value * 128 + 127 from block_id", &[]).await?.get(0);
         let meter = Meter::start(place).await?;
         let (start, cpu) = (Instant::now(), usage::own_cpu_us());
-        self.share(jobs as usize, QUEUE).await?;
+        self.share(jobs as usize, &self.queues).await?;
         let (seconds, client_cpu_us) = (start.elapsed().as_secs_f64(), (usage::own_cpu_us() - cpu) as f64);
         let mut cost = meter.cost(place).await?;
         drop(self);
@@ -108,13 +111,14 @@ impl Producers {
     }
 
     /// All producers together enqueue so many.
-    async fn share(&self, jobs: usize, queue: &'static str) -> Result<()> {
+    async fn share(&self, jobs: usize, queues: &Arc<[String]>) -> Result<()> {
         let mut all = JoinSet::new();
         let count = self.clients.len();
         for (n, client) in self.clients.iter().enumerate() {
             let share = jobs / count + usize::from(n < jobs % count);
             let (client, form, batch, payloads) = (client.clone(), self.form, self.batch, self.payloads.clone());
-            all.spawn(async move { produce(&client, form, share, batch, queue, &payloads).await });
+            let queues = queues.clone();
+            all.spawn(async move { produce(&client, form, share, batch, &queues, &payloads).await });
         }
         while let Some(done) = all.join_next().await {
             done.context("a producer panicked")??;
@@ -128,20 +132,27 @@ async fn produce(
     form: Form,
     jobs: usize,
     batch: usize,
-    queue: &str,
+    queues: &[String],
     payloads: &Payloads,
 ) -> Result<()> {
-    let options = || JobOptions::new().queue(queue);
-    let job = |n: usize| Enqueue::raw(KIND, payloads.get(n).clone()).options(options());
-    let mut left = jobs;
+    let options = |n: usize| JobOptions::new().queue(&queues[n % queues.len()]);
+    let job = |n: usize| Enqueue::raw(KIND, payloads.get(n).clone()).options(options(n));
+    // An array is of one queue: as many jobs as a COPY of all queues would have brought it.
+    let of_form = match form {
+        Form::Single => 1,
+        Form::Arrays => batch.div_ceil(queues.len()),
+        Form::Copy => batch,
+    };
+    let (mut left, mut turn) = (jobs, 0);
     while left > 0 {
-        let count = if form == Form::Single { 1 } else { batch.min(left) };
+        let count = of_form.min(left);
         match form {
             Form::Single => drop(client.enqueue(job(left)).await?),
-            Form::Arrays => drop(client.enqueue_many(KIND, payloads.take(count), options()).await?),
+            Form::Arrays => drop(client.enqueue_many(KIND, payloads.take(count), options(turn)).await?),
             Form::Copy => drop(client.enqueue_copy((0..count).map(job)).await?),
         }
         left -= count;
+        turn += 1;
     }
     Ok(())
 }
@@ -159,7 +170,7 @@ pub async fn run(place: &Place, options: &EnqueueOptions) -> Result<Vec<Run>> {
         }
     }
     in_turns(place, &options.scene, options.common.rounds, &turns, async |(form, producers, jobs), payloads| {
-        let all = Producers::connect(place, producers, form, options.batch, payloads).await?;
+        let all = Producers::connect(place, producers, form, options.batch, payloads, 1).await?;
         let enqueued = all.measure(place, jobs).await?;
         let stored = "select count(*) from job where id > $1";
         let stored: i64 = place.sql.query_one(stored, &[&enqueued.before]).await?.get(0);

@@ -6,9 +6,6 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use futures_util::SinkExt as _;
-use futures_util::future::poll_fn;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio_postgres::{AsyncMessage, NoTls};
 
 use super::clock::{Times, ms_between, now_ns};
 use super::options::FloorOptions;
@@ -48,7 +45,7 @@ pub async fn run(place: &Place, options: &FloorOptions) -> Result<Vec<Run>> {
 
 /// From the call of NOTIFY to its arrival in another session.
 async fn notifications(place: &Place, trips: u32) -> Result<Times> {
-    let (listener, mut heard) = listen(place).await?;
+    let (listener, mut heard) = place.listener().await?;
     listener.batch_execute("listen tenure_bench_floor").await?;
     let mut times = Vec::new();
     for n in 0..trips + WARM {
@@ -61,20 +58,6 @@ async fn notifications(place: &Place, trips: u32) -> Result<Times> {
         }
     }
     Ok(Times::new(times))
-}
-
-/// A session that tells when notifications arrive.
-async fn listen(place: &Place) -> Result<(tokio_postgres::Client, UnboundedReceiver<u64>)> {
-    let (client, mut connection) = place.config().connect(NoTls).await?;
-    let (told, heard) = unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-            if matches!(message, AsyncMessage::Notification(_)) && told.send(now_ns()).is_err() {
-                return;
-            }
-        }
-    });
-    Ok((client, heard))
 }
 
 async fn commits(place: &Place, trips: u32, payloads: &Payloads) -> Result<Times> {

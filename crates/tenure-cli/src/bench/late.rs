@@ -53,7 +53,8 @@ struct Looked {
 /// The database fails, a worker ends, or a job is not found within a minute.
 pub async fn run(place: &Place, options: &LateOptions) -> Result<Vec<Run>> {
     let (LateOptions { hands, .. }, tell) = (options, Tell::Late);
-    let crew = Crew { workers: hands.workers, concurrency: hands.concurrency, run_time: Duration::ZERO, tell };
+    let crew =
+        Crew { workers: hands.workers, concurrency: hands.concurrency, queues: 1, run_time: Duration::ZERO, tell };
     let turns = [(format!("{} jobs that commit after {:?}, under a full load", options.jobs, options.hold), crew)];
     in_turns(place, &options.scene, options.common.rounds, &turns, async |crew, payloads| {
         Ok(run_of(options, one(place, options, crew, payloads).await?))

@@ -24,7 +24,8 @@ const WARM: u32 = 5;
 /// # Errors
 /// The database fails, or the worker ends.
 pub async fn run(place: &Place, options: &LatencyOptions) -> Result<Vec<Run>> {
-    let crew = Crew { workers: 1, concurrency: options.concurrency, run_time: Duration::ZERO, tell: Tell::Each };
+    let crew =
+        Crew { workers: 1, concurrency: options.concurrency, queues: 1, run_time: Duration::ZERO, tell: Tell::Each };
     let turns = [(format!("{} jobs, one at a time, to an idle worker", options.jobs), crew)];
     in_turns(place, &options.scene, options.common.rounds, &turns, async |crew, payloads| {
         let mut at_work = crew.begin(place).await?;

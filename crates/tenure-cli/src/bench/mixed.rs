@@ -51,7 +51,8 @@ pub async fn run(place: &Place, options: &MixedOptions) -> Result<Vec<Run>> {
         say(&warning);
     }
     let (MixedOptions { load, hands, .. }, tell) = (options, Tell::Each);
-    let crew = Crew { workers: hands.workers, concurrency: hands.concurrency, run_time: load.run_time, tell };
+    let crew =
+        Crew { workers: hands.workers, concurrency: hands.concurrency, queues: 1, run_time: load.run_time, tell };
     let turns = [(format!("{} jobs a second for {:?}", options.rate, options.duration), crew)];
     in_turns(place, &options.scene, options.common.rounds, &turns, async |crew, payloads| {
         Ok(run_of(options, &one(place, options, crew, payloads).await?))

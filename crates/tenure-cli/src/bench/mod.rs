@@ -8,6 +8,7 @@ mod crew;
 mod ended;
 mod enqueue;
 mod floor;
+mod idle;
 mod late;
 mod latency;
 mod meter;
@@ -19,6 +20,7 @@ mod population;
 mod progress;
 mod report;
 mod rounds;
+mod statistics;
 mod usage;
 mod words;
 mod work;
@@ -27,16 +29,26 @@ pub mod worker;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use options::{Common, EnqueueOptions, FloorOptions, LateOptions, LatencyOptions, MixedOptions, WorkOptions};
+use options::{
+    Common, EnqueueOptions, FloorOptions, IdleOptions, LateOptions, LatencyOptions, MixedOptions, WorkOptions,
+};
 use place::Place;
 pub use report::Report;
 use report::Run;
 
-/// The queue and the kind of all jobs that are measured.
+/// The queue and the kind of all jobs that are measured, unless they are spread over several queues.
 const QUEUE: &str = "bench";
 const KIND: &str = "noop";
 /// The kind of those that are committed late.
 const LATE_KIND: &str = "late";
+
+/// The names of so many queues.
+fn queues(count: u16) -> Vec<String> {
+    match count {
+        1 => vec![QUEUE.to_owned()],
+        _ => (1..=count).map(|n| format!("{QUEUE} {n}")).collect(),
+    }
+}
 
 /// What to measure.
 #[derive(Debug)]
@@ -45,6 +57,7 @@ pub enum Mode {
     Work(WorkOptions),
     Latency(LatencyOptions),
     Mixed(MixedOptions),
+    Idle(IdleOptions),
     Late(LateOptions),
     Floor(FloorOptions),
 }
@@ -56,6 +69,7 @@ impl Mode {
             Mode::Work(_) => "work",
             Mode::Latency(_) => "latency",
             Mode::Mixed(_) => "mixed",
+            Mode::Idle(_) => "idle",
             Mode::Late(_) => "late",
             Mode::Floor(_) => "floor",
         }
@@ -68,6 +82,7 @@ impl Mode {
             Mode::Work(options) => &options.common,
             Mode::Latency(options) => &options.common,
             Mode::Mixed(options) => &options.common,
+            Mode::Idle(options) => &options.common,
             Mode::Late(options) => &options.common,
             Mode::Floor(options) => &options.common,
         }
@@ -77,7 +92,9 @@ impl Mode {
     pub fn nonsense(&self) -> Option<String> {
         match self {
             Mode::Mixed(options) => options.nonsense(),
-            Mode::Enqueue(_) | Mode::Work(_) | Mode::Latency(_) | Mode::Late(_) | Mode::Floor(_) => None,
+            Mode::Enqueue(_) | Mode::Work(_) | Mode::Latency(_) | Mode::Idle(_) | Mode::Late(_) | Mode::Floor(_) => {
+                None
+            }
         }
     }
 
@@ -87,6 +104,7 @@ impl Mode {
             Mode::Work(options) => options.workers.iter().copied().max().unwrap_or_default(),
             Mode::Latency(_) => 1,
             Mode::Mixed(options) => options.hands.workers,
+            Mode::Idle(options) => options.workers,
             Mode::Late(options) => options.hands.workers,
             Mode::Enqueue(_) | Mode::Floor(_) => 0,
         }
@@ -103,6 +121,9 @@ impl Mode {
             Mode::Mixed(o) => json!({
                 "scene": o.scene, "duration_ms": ms(o.duration), "producers": o.load.producers, "run_time_ms": ms(o.load.run_time)
             }),
+            Mode::Idle(o) => json!({
+                "scene": o.scene, "jobs": o.jobs, "idle_ms": ms(o.idle), "pause_ms": ms(o.pause), "burst": o.burst
+            }),
             Mode::Late(o) => {
                 json!({ "scene": o.scene, "jobs": o.jobs, "hold_ms": ms(o.hold), "at_once": o.at_once, "producers": o.producers })
             }
@@ -116,6 +137,7 @@ impl Mode {
             Mode::Work(options) => work::run(place, options).await,
             Mode::Latency(options) => latency::run(place, options).await,
             Mode::Mixed(options) => mixed::run(place, options).await,
+            Mode::Idle(options) => idle::run(place, options).await,
             Mode::Late(options) => late::run(place, options).await,
             Mode::Floor(options) => floor::run(place, options).await,
         }

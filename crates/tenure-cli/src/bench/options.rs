@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::enqueue::Form;
+use super::statistics::Statistics;
 use crate::connection::Connection;
 use crate::{number, when};
 
@@ -134,6 +135,15 @@ pub struct WorkOptions {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = number::within::<u16>(1..=256))]
     pub workers: Vec<u16>,
 
+    /// Queues over which the jobs are spread, 1 to 10000, each worker working on all of them; several numbers are compared
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = number::within::<u16>(1..=10_000))]
+    pub queues: Vec<u16>,
+
+    /// With and without statistics: without, the two functions that keep them do nothing, in the bench's own schema. For
+    /// `cargo xtask prove speed`; there is no such setting for a queue
+    #[arg(long, value_name = "ON", value_enum, value_delimiter = ',', default_value = "on", hide = true)]
+    pub statistics: Vec<Statistics>,
+
     /// Jobs of each measurement, 1 to 100000000
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = number::within::<u32>(1..=JOBS_MAX))]
     pub jobs: u32,
@@ -186,6 +196,39 @@ pub struct MixedOptions {
     pub load: Load,
     #[command(flatten)]
     pub hands: Hands,
+    #[command(flatten)]
+    pub scene: Scene,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Workers that have nothing to do, and are woken.
+#[derive(Debug, Clone, clap::Args)]
+pub struct IdleOptions {
+    /// Worker processes, 1 to 256
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = number::within::<u16>(1..=256))]
+    pub workers: u16,
+
+    /// Jobs that a worker may run at a time, 1 to 10000
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::within::<u16>(1..=10_000))]
+    pub concurrency: u16,
+
+    /// For how long they are watched while nothing happens, 1s to 1h
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = load_time)]
+    pub idle: Duration,
+
+    /// Jobs, enqueued one after the other, 1 to 100000
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = number::within::<u32>(1..=100_000))]
+    pub jobs: u32,
+
+    /// How long nothing happens between two of them, up to 1m; between half of it and one and a half
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = run_time)]
+    pub pause: Duration,
+
+    /// Jobs that are then enqueued at once, 1 to 1000000
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = number::within::<u32>(1..=1_000_000))]
+    pub burst: u32,
+
     #[command(flatten)]
     pub scene: Scene,
     #[command(flatten)]

@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use futures_util::future::poll_fn;
 use serde::Serialize;
 use tenure::{ClientBuilder, MigrateOptions};
-use tokio_postgres::Config;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio_postgres::{AsyncMessage, Config, NoTls};
 
+use super::clock::now_ns;
 use super::options::{PlaceOptions, Scene};
 use super::usage;
 use crate::connection::Connection;
@@ -22,8 +25,8 @@ const END_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 /// Sessions of one worker: they stay as long as it does.
 const WORKER_SESSIONS: i64 = 2;
-/// What is emptied between measurements: all that holds jobs.
-const EMPTY: &str = "truncate job, outcome, ready, later, lease, inbox";
+/// What is emptied between measurements: all that holds jobs, and what was counted of them.
+const EMPTY: &str = "truncate job, outcome, ready, later, lease, inbox, stat_delta, stat_minute, stat_worker";
 
 /// The schema, and a session that looks at it.
 pub struct Place {
@@ -120,6 +123,25 @@ impl Place {
         ))
         .await?;
         Ok(sql)
+    }
+
+    /// A session that tells when notifications arrive that it listens to.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn listener(&self) -> Result<(tokio_postgres::Client, UnboundedReceiver<u64>)> {
+        let mut config = self.config.clone();
+        config.application_name(bystander(&self.name));
+        let (client, mut connection) = config.connect(NoTls).await?;
+        let (told, heard) = unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if matches!(message, AsyncMessage::Notification(_)) && told.send(now_ns()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok((client, heard))
     }
 
     /// Makes all measurements begin alike. The tables are emptied, unless the scene asks for something in them: then what was

@@ -46,6 +46,8 @@ pub enum Word {
     Completed(Completed),
     /// Handlers that have ended.
     Runs(Vec<Ran>),
+    /// What it has done so far, when it is asked.
+    Counted(Counted),
     /// The last one.
     Ended(Ended),
 }
@@ -58,6 +60,29 @@ pub struct Completed {
     pub at_ns: u64,
     /// CPU time of the process from its beginning to work to then.
     pub cpu_us: u64,
+}
+
+/// See [`Word::Counted`].
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Counted {
+    pub claims: u64,
+    pub flushes: u64,
+    /// CPU time of the process since it was told to begin.
+    pub cpu_us: u64,
+}
+
+impl Counted {
+    /// Two workers as one.
+    pub fn with(self, other: Counted) -> Counted {
+        let Counted { claims, flushes, cpu_us } = other;
+        Counted { claims: self.claims + claims, flushes: self.flushes + flushes, cpu_us: self.cpu_us + cpu_us }
+    }
+
+    /// What was done since an earlier count.
+    pub fn since(self, earlier: Counted) -> Counted {
+        let Counted { claims, flushes, cpu_us } = earlier;
+        Counted { claims: self.claims - claims, flushes: self.flushes - flushes, cpu_us: self.cpu_us - cpu_us }
+    }
 }
 
 /// One run of a handler.

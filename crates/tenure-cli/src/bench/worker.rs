@@ -6,15 +6,15 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::Result;
-use tenure::{Context, KindOptions, RawJson, RunningWorker, Worker};
+use tenure::{Context, KindOptions, RawJson, RunningWorker, Stats, Worker};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::clock::now_ns;
 use super::ended::Ended;
 use super::usage;
-use super::words::{Completed, Ran, Speaker, Tell, Word};
-use super::{KIND, LATE_KIND, QUEUE};
+use super::words::{Completed, Counted, Ran, Speaker, Tell, Word};
+use super::{KIND, LATE_KIND, queues};
 use crate::connection::Connection;
 
 /// How often it is looked how many jobs are completed: what an instant of a figure may be off by.
@@ -31,6 +31,8 @@ pub struct WorkerArgs {
     name: String,
     #[arg(long)]
     concurrency: usize,
+    #[arg(long)]
+    queues: u16,
     #[arg(long)]
     run_time_us: u64,
     #[arg(long, value_enum)]
@@ -55,10 +57,10 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
     speaker.say(Word::Registered);
     let mut watch = Watch { begun_us, ..Watch::default() };
     if args.tell == Tell::Each {
-        until_closed(&mut told).await;
+        answer(&mut told, &running, &speaker, begun_us).await;
     } else {
         tokio::select! {
-            () = until_closed(&mut told) => {}
+            () = answer(&mut told, &running, &speaker, begun_us) => {}
             () = watch.keep(&running, &speaker) => {}
         }
     }
@@ -69,8 +71,12 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
     Ok(())
 }
 
-async fn until_closed(told: &mut Lines<BufReader<Stdin>>) {
-    while matches!(told.next_line().await, Ok(Some(_))) {}
+/// Counts whenever a line comes, until stdin ends.
+async fn answer(told: &mut Lines<BufReader<Stdin>>, running: &RunningWorker, speaker: &Speaker, begun_us: u64) {
+    while matches!(told.next_line().await, Ok(Some(_))) {
+        let Stats { claims, flushes, .. } = running.stats();
+        speaker.say(Word::Counted(Counted { claims, flushes, cpu_us: usage::own_cpu_us() - begun_us }));
+    }
 }
 
 async fn start(args: &WorkerArgs, speaker: &Speaker) -> Result<RunningWorker> {
@@ -80,8 +86,10 @@ async fn start(args: &WorkerArgs, speaker: &Speaker) -> Result<RunningWorker> {
     let mut worker = Worker::builder(&args.connection.database_url)
         .schema(&args.connection.schema)
         .name(&args.name)
-        .queue(QUEUE, args.concurrency)
         .handle_raw(KIND, KindOptions::new(), move |ctx: Context, _: RawJson| handle(ctx, run_time, each.clone()));
+    for queue in queues(args.queues) {
+        worker = worker.queue(queue, args.concurrency);
+    }
     if args.tell == Tell::Late {
         let late = told();
         let handler = move |ctx: Context, _: RawJson| handle(ctx, run_time, late.clone());

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::bench::options::{EnqueueOptions, FloorOptions, LateOptions, LatencyOptions, MixedOptions, WorkOptions};
+use crate::bench::options::{
+    EnqueueOptions, FloorOptions, IdleOptions, LateOptions, LatencyOptions, MixedOptions, WorkOptions,
+};
 use crate::bench::worker::WorkerArgs;
 use crate::bench::{self, End, Mode};
 use crate::exit::{Failure, Outcome};
@@ -33,6 +35,7 @@ Examples:
   tenure bench work --jobs 1000000 --concurrency 32 --pinned --json | jq '.runs[].slices'
   tenure bench work --history 10000000 --concurrency 8,32
   tenure bench work --workers 1,4,16 --concurrency 8 --rounds 3
+  tenure bench work --queues 1,1000 --concurrency 8 --rounds 3
   tenure bench work --form single --run-time 5ms --concurrency 128 --payload 1024")]
     Work(WorkOptions),
 
@@ -49,6 +52,17 @@ Examples:
   tenure bench mixed --rate 1000 --duration 1m
   tenure bench mixed --rate 200 --run-time 20ms --concurrency 16 --workers 2")]
     Mixed(MixedOptions),
+
+    /// What many workers cost that have nothing to do, and how many of them wake for one job
+    ///
+    /// They are watched while nothing happens, then while jobs come one at a time, then at a burst, after which they have to sleep again. What they are
+    /// told is heard by a session that listens as they do.
+    #[command(after_help = "\
+Examples:
+  tenure bench idle
+  tenure bench idle --workers 10 --idle 1m --jobs 1000 --pause 20ms
+  tenure bench idle --burst 100000 --json | jq '.runs[] | {words_per_job, burst_words}'")]
+    Idle(IdleOptions),
 
     /// How soon a job is found whose transaction committed long after the enqueue, under a full load
     ///
@@ -83,6 +97,7 @@ pub async fn run(bench: Bench) -> Outcome {
         Bench::Work(options) => Mode::Work(options),
         Bench::Latency(options) => Mode::Latency(options),
         Bench::Mixed(options) => Mode::Mixed(options),
+        Bench::Idle(options) => Mode::Idle(options),
         Bench::Late(options) => Mode::Late(options),
         Bench::Floor(options) => Mode::Floor(options),
     };

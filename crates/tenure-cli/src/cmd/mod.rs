@@ -5,6 +5,7 @@ pub mod bench;
 pub mod dead;
 pub mod demo;
 pub mod dev;
+pub mod doctor;
 pub mod enqueue;
 pub mod job;
 pub mod migrate;
@@ -36,6 +37,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Prune(prune) => prune::run(prune).await,
         Command::Stats(stats) => stats::run(stats).await,
         Command::Status(status) => status::run(status).await,
+        Command::Doctor(doctor) => doctor::run(doctor).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker(args).await,
         Command::Bench(bench) => bench::run(bench).await,

@@ -9,7 +9,7 @@ use super::sweep_verbs::{Case, Scene, call, clear, is_done, make_own, prepare, s
 use crate::{Bound, Measure, Size, Stage, size};
 
 /// No call has this many messages.
-const POINTS_MAX: u64 = 2_000;
+const POINTS_MAX: u64 = 10_000;
 
 /// What the sweep found.
 #[derive(Default)]
@@ -80,6 +80,8 @@ pub async fn each_verb(stage: &Stage, url: &str, client: impl Fn(&str) -> Client
 fn step(verb: Verb, size: Size) -> u64 {
     if verb == Verb::Migrate {
         size::SWEEP_STEP_MIGRATE.at(size)
+    } else if verb == Verb::CheckPlans {
+        size::SWEEP_STEP_PLANS.at(size)
     } else if matches!(verb, Verb::Drained | Verb::WorkerDrained) {
         // They wait a second for what may be under way.
         size::SWEEP_STEP_DRAIN.at(size)

@@ -78,6 +78,7 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::Server
         | Verb::Now
         | Verb::VacuumHorizon
+        | Verb::CheckPlans
         | Verb::Pause
         | Verb::PauseKind
         | Verb::Drained
@@ -392,6 +393,7 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::Server
         | Verb::Now
         | Verb::VacuumHorizon
+        | Verb::CheckPlans
         | Verb::Stats
         | Verb::WorkerStats => return None,
     })
@@ -519,6 +521,7 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         Verb::Server => client.server().await.map(drop),
         Verb::Now => client.now().await.map(drop),
         Verb::VacuumHorizon => client.vacuum_horizon().await.map(drop),
+        Verb::CheckPlans => client.check_plans().await.map(drop),
         Verb::Stats => {
             let stats = client.stats(&StatsFilter::new().queue(queue)).await;
             stats.map(|stats| assert_eq!(stats.rows[0].started, MANY as u64))

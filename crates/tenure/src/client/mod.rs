@@ -14,6 +14,7 @@ mod horizon;
 pub(crate) mod jobs;
 pub(crate) mod kinds;
 pub(crate) mod pause;
+mod plans;
 mod pool;
 pub(crate) mod queues;
 pub(crate) mod reschedule;

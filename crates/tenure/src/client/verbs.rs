@@ -122,6 +122,7 @@ verbs! {
     Server "server" None ["status"];
     Now "now" None ["queue list", "job list", "worker list", "dead list"];
     VacuumHorizon "vacuum_horizon" None ["status"];
+    CheckPlans "check_plans" None ["doctor"];
     Stats "stats" None ["stats"];
     WorkerStats "worker_stats" None ["stats"];
 }

@@ -15,6 +15,7 @@ pub(crate) mod jobs;
 mod lost_answers;
 pub(crate) mod migrate;
 pub(crate) mod operate;
+pub(crate) mod plans;
 pub(crate) mod retention;
 pub(crate) mod schedule;
 mod session;
@@ -51,10 +52,12 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         finish::STATEMENTS,
         operate::STATEMENTS,
         stats::STATEMENTS,
+        plans::STATEMENTS,
     ]
     .into_iter()
     .flatten()
     .copied()
+    .chain(plans::CALLS.iter().chain([&plans::HEAD]).map(|call| &call.explain))
 }
 
 #[cfg(all(test, feature = "testing"))]
@@ -78,9 +81,10 @@ mod tests {
             include_str!("finish.rs"),
             include_str!("operate.rs"),
             include_str!("stats.rs"),
+            include_str!("plans.rs"),
         ];
         let written: usize = sources.iter().map(|source| source.matches(": Statement =").count()).sum();
-        assert_eq!(statements().count(), written);
+        assert_eq!(statements().count(), written + plans::CALLS.len() + 1);
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! What is claimed, read off the rounds. Ratios are taken within a round, and the median of the rounds is the figure.
 
+mod many;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tenure_scenarios::measure::longest;
@@ -7,6 +9,7 @@ use tenure_scenarios::{Bound, Measure};
 
 use super::Round;
 use super::runs::{CONCURRENCIES, CONCURRENCY, PROCESSES, PRODUCERS, Run};
+pub(super) use many::{idle, payloads, queues, statistics};
 
 /// Of a bare COPY of the same rows.
 const BULK_OF_COPY: f64 = 0.5;
@@ -273,12 +276,12 @@ mod tests {
         json!({ "runs": [{ "round": 1, "notify_p50_ms": 0.1, "commit_p50_ms": commit, "copy_per_s": 400_000.0 }] })
     }
 
-    fn rounds(of: Run, reports: &[Value]) -> Vec<Round> {
+    pub(super) fn rounds(of: Run, reports: &[Value]) -> Vec<Round> {
         reports.iter().map(|report| Round::from([(of, report.clone()), (Run::Floor, floor(1.0))])).collect()
     }
 
     /// The claims whose bounds do not hold.
-    fn broken(lines: &[Measure]) -> Vec<&str> {
+    pub(super) fn broken(lines: &[Measure]) -> Vec<&str> {
         lines.iter().filter(|line| line.held() == Some(false)).map(|line| line.claim.as_str()).collect()
     }
 

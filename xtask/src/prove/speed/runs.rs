@@ -44,6 +44,16 @@ pub(super) enum Run {
     SinglesPinned,
     /// Commits that come late under a full load.
     Late,
+    /// Spread over very many queues, and the same in one.
+    Queues,
+    /// Very many workers without work, woken by one job at a time and by many.
+    Idle,
+    /// Payloads of 1 KB.
+    Payload1K,
+    /// Payloads of 64 KB, the most that a queue takes unless it is told otherwise.
+    Payload64K,
+    /// With statistics and without.
+    Statistics,
 }
 
 impl Run {
@@ -86,6 +96,26 @@ impl Run {
             Run::Late => {
                 let hold = time("--hold", size::SPEED_LATE_HOLD.at(size)).to_vec();
                 [words("late --at-once 4"), number("--jobs", size::SPEED_LATE.at(size)), hold].concat()
+            }
+            Run::Queues => {
+                let queues = list("--queues", &[1, size::SPEED_QUEUES.at(size) as u64]);
+                [words("work --form copy --concurrency 8"), jobs, queues].concat()
+            }
+            Run::Idle => [
+                words("idle"),
+                number("--workers", size::SPEED_IDLE_WORKERS.at(size)),
+                number("--jobs", size::SPEED_IDLE_JOBS.at(size)),
+                number("--burst", size::SPEED_BURST.at(size)),
+                time("--idle", size::SPEED_IDLE.at(size)).to_vec(),
+            ]
+            .concat(),
+            Run::Payload1K => [words("work --payload 1024"), number("--jobs", size::SPEED_1K.at(size)), one].concat(),
+            Run::Payload64K => {
+                [words("work --payload 65536"), number("--jobs", size::SPEED_64K.at(size)), one].concat()
+            }
+            Run::Statistics => {
+                let jobs = number("--jobs", size::SPEED_STATISTICS.at(size));
+                [words("work --statistics on,off"), jobs, one].concat()
             }
         }
     }

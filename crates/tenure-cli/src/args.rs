@@ -80,7 +80,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// What is more than calls of a client.
-    const NO_VERBS: [&str; 10] = [
+    const NO_VERBS: [&str; 11] = [
         "bench enqueue",
         "bench floor",
         "bench idle",

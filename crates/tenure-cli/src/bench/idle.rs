@@ -67,7 +67,12 @@ async fn one(place: &Place, options: &IdleOptions, crew: Crew, payloads: &Arc<Pa
     let client = place.client(1).connect().await?;
     let mut fleet = Fleet::watch(place, options, &mut at_work).await?;
     // sleep: nothing happens, and that is what is measured.
-    let (idle, ()) = fleet.step(async |_| Ok(sleep(options.idle).await)).await?;
+    let (idle, ()) = fleet
+        .step(async |_| {
+            sleep(options.idle).await;
+            Ok(())
+        })
+        .await?;
     let (one_by_one, waits) =
         fleet.step(async |at_work| each_alone(place, &client, at_work, options, payloads).await).await?;
     let (burst, asleep_again_s) =

@@ -300,6 +300,14 @@ table schedule with (fillfactor=70)
   CREATE INDEX schedule_failing ON tenure.schedule USING btree (error_at, id) WHERE (error IS NOT NULL)
   CREATE INDEX schedule_look ON tenure.schedule USING btree (look_at, id) WHERE (look_at IS NOT NULL)
   CREATE UNIQUE INDEX schedule_name ON tenure.schedule USING btree (name) WHERE (removed_at IS NULL)
+table schedule_ahead
+  schedule_id bigint not null
+  version bigint not null
+  times timestamp with time zone[] not null
+  complete boolean not null
+  computed_at timestamp with time zone not null
+  schedule_ahead_has_at_most_512_times CHECK ((cardinality(times) <= 512))
+  schedule_ahead_pkey PRIMARY KEY (schedule_id)
 table schedule_backfill with (fillfactor=70)
   id bigint not null identity
   schedule_id bigint not null
@@ -328,14 +336,6 @@ table schedule_backfill with (fillfactor=70)
   schedule_backfill_pkey PRIMARY KEY (id)
   CREATE INDEX schedule_backfill_look ON tenure.schedule_backfill USING btree (look_at, id)
   CREATE INDEX schedule_backfill_schedule ON tenure.schedule_backfill USING btree (schedule_id, id)
-table schedule_ahead
-  schedule_id bigint not null
-  version bigint not null
-  times timestamp with time zone[] not null
-  complete boolean not null
-  computed_at timestamp with time zone not null
-  schedule_ahead_has_at_most_512_times CHECK ((cardinality(times) <= 512))
-  schedule_ahead_pkey PRIMARY KEY (schedule_id)
 table schedule_gap
   schedule_id bigint not null
   first_at timestamp with time zone not null

@@ -34,7 +34,7 @@ async fn a_missing_index_is_found_with_what_it_costs_and_nothing_stays() {
         assert!(end.out.contains("head of queue \"default\""), "{}", end.out);
         assert!(end.out.ends_with("all plans are as they should be\n"), "{}", end.out);
         assert_eq!(count(db, THERE).await, before, "nothing stays");
-        assert_eq!(count(db, "select count(*) from pg_locks where locktype = 'advisory'").await, 0);
+        assert_eq!(count(db, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())").await, 0);
 
         db.sql().await.batch_execute("drop index tenure.later_due; analyze").await.expect("dropped");
         let end = tenure(db, &["doctor", "--plans", "--json"]);

@@ -27,6 +27,8 @@ pub mod schedules;
 pub mod snooze;
 pub mod sweep;
 mod sweep_declared;
+mod sweep_operate;
+mod sweep_time;
 mod sweep_verbs;
 pub mod sweep_worker;
 pub mod unknown;

@@ -5,28 +5,25 @@ use std::time::Duration;
 
 use tenure::lifecycle::State;
 use tenure::verbs::{Effect, Verb};
-use tenure::{
-    Backfill, CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions,
-    Moved, RawJson, RequeuePace, Rule, Schedule, StatsFilter,
-};
+use tenure::{CancelFilter, Client, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions, RawJson};
 use tokio_postgres::types::Type;
 use tokio_postgres::{NoTls, Transaction};
 
 use super::retention::ended;
-use super::sweep_declared;
+use super::{sweep_declared, sweep_operate, sweep_time};
 use crate::protocol::{Hand, Leased, Registration};
 use crate::{Act, Stage, size};
 
 /// Jobs of one bulk call; each is a message of the answer.
-const MANY: usize = 12;
+pub(super) const MANY: usize = 12;
 /// The kind of all jobs here.
-const KIND: &str = "act";
+pub(super) const KIND: &str = "act";
 /// Days after which the finished jobs of the past are not kept any more.
 const PAST_DAYS: i32 = 8;
 /// Longer than anything here takes.
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 /// How long what waits, waits: in vain.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A verb, and the state of the job that it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,14 +42,14 @@ impl Case {
 
 /// What a verb works on, made anew for every cut.
 pub(super) struct Scene {
-    queue: String,
+    pub(super) queue: String,
     pub(super) schema: String,
     /// One job of that queue, in the state that the verb wants.
-    job: i64,
+    pub(super) job: i64,
     /// Dead letters of that queue, more than one transaction takes where the verb works in steps.
     dead: usize,
     /// Keeps a running job's worker alive.
-    hand: Option<Hand>,
+    pub(super) hand: Option<Hand>,
 }
 
 /// The table of the program that enqueues.
@@ -399,20 +396,7 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
     })
 }
 
-fn schedule(scene: &Scene, rule: &str) -> Schedule {
-    Schedule::new(&scene.queue, Rule::new(rule, "UTC").expect("a rule"), job(scene))
-}
-
-/// Two times of a yearly schedule.
-fn backfill(scene: &Scene) -> Backfill {
-    Backfill::new(&scene.queue, new_year(2001)).until(new_year(2002))
-}
-
-fn new_year(year: u16) -> std::time::SystemTime {
-    tenure::instant::read(&format!("{year}-01-01T00:00Z"), None).expect("an instant").at
-}
-
-fn job(scene: &Scene) -> Enqueue {
+pub(super) fn job(scene: &Scene) -> Enqueue {
     Enqueue::raw(KIND, RawJson::null()).queue(&scene.queue)
 }
 
@@ -424,9 +408,9 @@ fn jobs(scene: &Scene) -> impl Iterator<Item = Enqueue> + Send + 'static {
 /// One call, with the connection that it needs; its answer is looked at, too.
 pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) -> Result<(), Error> {
     let (id, queue) = (JobId::from(scene.job), scene.queue.as_str());
-    let (dead, all) = (DeadFilter::new().queue(queue), CancelFilter::new().queue(queue));
+    let all = CancelFilter::new().queue(queue);
     let options = || JobOptions::new().queue(queue);
-    let worker = scene.hand.as_ref().map_or(0, |hand| hand.worker);
+    // In several functions, boxed: one future of all verbs is more than the stack of a test's thread holds.
     match case.verb {
         Verb::Migrate => client.migrate(MigrateOptions::default()).await.map(drop),
         Verb::Enqueue => client.enqueue(job(scene)).await.map(drop),
@@ -477,7 +461,7 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         | Verb::BackfillPreview
         | Verb::Backfills
         | Verb::Backfill
-        | Verb::CancelBackfill => Box::pin(call_about_time(client, case, scene)).await,
+        | Verb::CancelBackfill => Box::pin(sweep_time::call(client, case, scene)).await,
         Verb::AddSchedules
         | Verb::SyncSchedules
         | Verb::SyncSchedulesAsShown
@@ -485,88 +469,37 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         | Verb::CronJobs
         | Verb::MoveCronJobs
         | Verb::CheckPgCron => Box::pin(sweep_declared::call(client, case.verb, queue, job(scene))).await,
-        Verb::DeadLetters => client.dead_letters(&dead, None, None).await.map(|dead| assert_eq!(dead.len(), 3)),
-        Verb::DeadGroups => client.dead_groups(&dead, None).await.map(|groups| assert_eq!(groups[0].count, 3)),
-        Verb::CountDead => client.count_dead(&dead).await.map(|count| assert_eq!(count, 3)),
-        Verb::LineOf => client.line_of(id).await.map(|line| assert_eq!(line[0].status, Some(State::Dead))),
-        Verb::DeadLetter => client.dead_letter(id).await.map(|dead| assert!(dead.is_some())),
-        Verb::RequeueDead => client.requeue_dead(&dead, RequeuePace::AtOnce, |_| ()).await.map(drop),
-        Verb::Discard => client.discard(id).await.map(drop),
-        Verb::DiscardDead => client.discard_dead(&dead, |_| ()).await.map(drop),
-        Verb::Queues => client.queues().await.map(|queues| assert!(queues.iter().any(|q| q.queue == queue))),
-        Verb::Pause => client.pause(queue, None, Some("swept")).await.map(drop),
-        Verb::Resume => client.resume(queue).await.map(drop),
-        Verb::PauseKind => client.pause_kind(KIND, Some(queue), None, Some("swept")).await.map(drop),
-        Verb::ResumeKind => client.resume_kind(KIND, Some(queue)).await.map(drop),
-        Verb::PausedKinds => {
-            let kinds = client.paused_kinds().await;
-            kinds.map(|kinds| assert!(kinds.iter().any(|kind| kind.queue.as_deref() == Some(queue))))
-        }
-        Verb::Drained => client.drained(queue, Some(PATIENCE)).await.map(|running| assert_eq!(running, 0)),
-        Verb::SetKeep => client.set_keep(Some(queue), State::Dead, Some(PATIENCE)).await,
-        Verb::KeepDefaults => client.keep_defaults().await.map(|keep| assert!(keep.completed > PATIENCE)),
-        Verb::Settings => client.settings().await.map(|settings| assert!(settings.len() > 1)),
-        Verb::SetSetting => client.set_setting("snapshot_warn_ms", i64::try_from(PATIENCE.as_millis()).ok()).await,
-        Verb::Prune => client.prune(|_| ()).await.map(drop),
-        Verb::PrunePreview => {
-            let due = client.prune_preview().await;
-            due.map(|due| assert!(due.iter().any(|due| due.queue == "default" && due.outcome == State::Completed)))
-        }
-        Verb::UnhandledKinds => {
-            client.unhandled_kinds().await.map(|kinds| assert!(kinds.iter().any(|kind| kind.queue == queue)))
-        }
-        Verb::Workers => client.workers().await.map(drop),
-        Verb::DrainWorker => client.drain_worker(worker, true).await.map(|found| assert!(found)),
-        Verb::WorkerDrained => client.worker_drained(worker, Some(PATIENCE)).await.map(|left| assert_eq!(left, 0)),
-        Verb::Server => client.server().await.map(drop),
-        Verb::Now => client.now().await.map(drop),
-        Verb::VacuumHorizon => client.vacuum_horizon().await.map(drop),
-        Verb::CheckPlans => client.check_plans().await.map(drop),
-        Verb::Stats => {
-            let stats = client.stats(&StatsFilter::new().queue(queue)).await;
-            stats.map(|stats| assert_eq!(stats.rows[0].started, MANY as u64))
-        }
-        Verb::WorkerStats => client.worker_stats(PATIENCE).await.map(|workers| assert!(!workers.is_empty())),
-    }
-}
-
-/// The calls about time. Apart from the others, and boxed: one future of all verbs is more than the stack of a test's thread holds.
-async fn call_about_time(client: &Client, case: Case, scene: &Scene) -> Result<(), Error> {
-    let (id, queue) = (JobId::from(scene.job), scene.queue.as_str());
-    match case.verb {
-        Verb::Reschedule => {
-            client.reschedule(id, Moved::By(HOUR)).await.map(|state| assert_eq!(state, State::Scheduled))
-        }
-        Verb::RunNow => client.run_now(id).await.map(|state| assert_eq!(state, State::Available)),
-        Verb::AddSchedule => client.add_schedule(&schedule(scene, "@yearly")).await,
-        Verb::EditSchedule => client.edit_schedule(1, &schedule(scene, "@monthly")).await.map(drop),
-        Verb::PauseSchedule => client.pause_schedule(queue, None, Some("swept")).await.map(drop),
-        Verb::ResumeSchedule => client.resume_schedule(queue).await.map(drop),
-        Verb::RemoveSchedule => client.remove_schedule(queue).await,
-        Verb::RunSchedule => client.run_schedule(queue).await.map(drop),
-        Verb::Schedules => {
-            client.schedules(None, None).await.map(|found| assert!(found.iter().any(|found| found.name == queue)))
-        }
-        Verb::Schedule => client.schedule(queue).await.map(|found| assert_eq!(found.expect("it is there").name, queue)),
-        Verb::ScheduleRuns => client.schedule_runs(queue, None, None).await.map(|runs| assert_eq!(runs.len(), 1)),
-        Verb::AuditSchedule => {
-            client.audit_schedule(queue, new_year(2001), None).await.map(|audit| assert_eq!(audit.schedule, queue))
-        }
-        Verb::TroubledSchedules => {
-            let troubled = client.troubled_schedules(Some(1_000)).await;
-            troubled.map(|troubled| assert!(troubled.iter().any(|schedule| schedule.name == queue)))
-        }
-        Verb::AddBackfill => client.add_backfill(&backfill(scene), Some("swept")).await.map(drop),
-        Verb::BackfillPreview => client
-            .backfill_preview(&backfill(scene))
-            .await
-            .map(|preview| assert_eq!((preview.times, preview.ran), (2, 0))),
-        Verb::Backfills => client.backfills(Some(queue), None, None).await.map(|found| assert_eq!(found.len(), 1)),
-        Verb::Backfill => {
-            client.backfill(scene.job).await.map(|found| assert_eq!(found.expect("it is there").times, 3))
-        }
-        Verb::CancelBackfill => client.cancel_backfill(scene.job, Some("swept")).await.map(drop),
-        verb => unreachable!("{verb:?} is not about time"),
+        Verb::DeadLetters
+        | Verb::DeadGroups
+        | Verb::CountDead
+        | Verb::LineOf
+        | Verb::DeadLetter
+        | Verb::RequeueDead
+        | Verb::Discard
+        | Verb::DiscardDead
+        | Verb::Queues
+        | Verb::Pause
+        | Verb::Resume
+        | Verb::PauseKind
+        | Verb::ResumeKind
+        | Verb::PausedKinds
+        | Verb::Drained
+        | Verb::SetKeep
+        | Verb::KeepDefaults
+        | Verb::Settings
+        | Verb::SetSetting
+        | Verb::Prune
+        | Verb::PrunePreview
+        | Verb::UnhandledKinds
+        | Verb::Workers
+        | Verb::DrainWorker
+        | Verb::WorkerDrained
+        | Verb::Server
+        | Verb::Now
+        | Verb::VacuumHorizon
+        | Verb::CheckPlans
+        | Verb::Stats
+        | Verb::WorkerStats => Box::pin(sweep_operate::call(client, case, scene)).await,
     }
 }
 

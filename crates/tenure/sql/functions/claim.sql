@@ -10,7 +10,7 @@
 -- what was picked (a picked row may be newer than the snapshot, and the delete then misses it); a queue that is paused is not read.
 -- A paused kind is for this claim a kind that the worker does not handle. The trailer names such kinds, so that the worker goes back to the
 -- start of its lanes when one of them is resumed: its cursors have passed over them.
--- Ids reach the delete and the cut as values with bounds, not by a join: a plan made while the table was empty would walk the whole lane.
+-- Ids reach the delete, the cut and the answer as values, not by a join: a plan made while a table was empty would walk the whole lane, or all leases of the fleet.
 create or replace function tenure.claim(p_worker bigint, p_token uuid, p_queues text[], p_wants integer[], p_kinds text[], p_solo_kinds text[],
                              p_lanes integer[], p_after bigint[], p_low boolean)
 returns table (lease_id bigint, job_id bigint, slot integer, queue text, kind text, attempt smallint, max_attempts smallint,
@@ -97,7 +97,7 @@ begin
           for update skip locked),
         span as materialized (
           select min(p.id) as low, max(p.id) as high, count(*) as rows, coalesce(sum(p.jobs), 0) as jobs from picked p),
-        -- The bundle in which what is wanted ends, if it does not end with a bundle.
+        -- The first bundle that is not taken whole, if more was picked than is wanted: cut, or left as it is where what is wanted ends before it.
         last as materialized (
           select q.id, case when q.take > 0 then tenure.mask_first(q.mask, q.take) end as mask, q.take
           from (select p.id, p.mask, p.jobs, v_most - (sum(p.jobs) over (order by p.id) - p.jobs)::integer as take from picked p) q
@@ -118,7 +118,7 @@ begin
           from (select n.id, n.kind, n.attempt, n.flags, n.block, n.mask from gone n union all select c.id, c.kind, c.attempt, c.flags, c.block, c.mask from cut c) g),
         leased as (
           insert into tenure.lease (worker_id, queue, kind, attempt, flags, leased_at, blocks, strip)
-          select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array_agg(t.block), tenure.join_bits(t.mask)  -- both see the pieces in the same order
+          select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array_agg(t.block), tenure.join_bits(t.mask)  -- both see the pieces in one order: that of ids, in which the window sorted them
           from taken t where t.kind <> all(p_solo_kinds) group by t.kind, t.attempt, t.flags, t.part
           union all
           select p_worker, p_queues[i], t.kind, t.attempt + 1, t.flags, v_now, array[t.block], tenure.mask_of(n.job_id)
@@ -148,12 +148,11 @@ begin
     return query
       select l.id, j.id, s.slot, l.queue, l.kind, l.attempt, j.max_attempts, j.timeout_ms, j.created_at,
              case when l.attempt = 1 and l.flags & 2 = 0 then greatest(j.created_at, j.run_at) end, j.idempotency_key, j.payload
-      from unnest(v_leases) as v(id)
-      join tenure.lease l on l.id = v.id
+      from tenure.lease l
       cross join lateral tenure.pieces_of(l.blocks, l.strip) p
       join tenure.job j on j.id >= p.first_job and j.id <= p.last_job
       cross join lateral (select p.slot + (j.id & 127)::integer as slot) s
-      where get_bit(l.strip, s.slot) = 1;
+      where l.id = any(v_leases) and get_bit(l.strip, s.slot) = 1;
   end if;
 
   if p_low then

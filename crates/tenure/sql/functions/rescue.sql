@@ -31,8 +31,10 @@ begin
   v_dead := tenure.declare_dead();
   v_from := (select d.place from tenure.duty d where d.name = 'rescue');
   for v_lease in
-    select l.id, l.kind, l.attempt, l.blocks, l.strip, w.id as worker_id, w.name as worker from tenure.worker w join tenure.lease l on l.worker_id = w.id
-    where w.dead_at is not null and l.id > v_from
+    -- Not a join: beside tables that were never analysed it would look at all workers for every lease.
+    select l.id, l.kind, l.attempt, l.blocks, l.strip, l.worker_id, (select w.name from tenure.worker w where w.id = l.worker_id) as worker
+    from tenure.lease l
+    where l.worker_id = any(array(select w.id from tenure.worker w where w.dead_at is not null)) and l.id > v_from
     order by l.id limit p_limit for update of l skip locked
   loop
     v_leases := v_leases + 1;

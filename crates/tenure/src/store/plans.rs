@@ -197,7 +197,7 @@ pub(crate) static HEAD: Call = call!(
 /// As the sessions of workers are, and with limits: nobody must wait for a look. No plan is asked for beyond that: what a function does not
 /// ask for itself, it does not get from a worker either.
 pub(crate) const SETTINGS: &str =
-    "set local statement_timeout = '30s'; set local lock_timeout = '1s'; set local jit = off";
+    "set local statement_timeout = '5s'; set local lock_timeout = '1s'; set local jit = off";
 
 pub(crate) const REGISTER: Statement = Statement {
     name: "register the doctor",

@@ -119,7 +119,7 @@ async fn idle_workers_are_watched_woken_and_sleep_again() {
         assert_eq!((&run["workers"], &run["jobs"], &run["completed"]), (&3.into(), &510.into(), &510.into()));
         check_positive(
             run,
-            &["words_per_job", "claims_per_job", "p50_ms", "burst_claims", "burst_s", "idle_claims_per_s"],
+            &["words_per_job", "p50_ms", "burst_claims", "burst_words", "burst_s", "idle_claims_per_s"],
         );
         assert!(run["words_per_job"].as_f64() <= Some(1.0), "one job wakes one worker: {run}");
         check_nothing_left(db).await;

@@ -19,8 +19,10 @@ const ONE_DEAD_OF: usize = 500;
 const ONE_LATER_OF: usize = 50;
 /// Of so many one is ready in a bundle of its own, and as many in full bundles.
 const ONE_READY_OF: usize = 50;
-/// Minutes, queues and kinds of which there are statistics, by jobs.
+/// Of so many jobs there is one row of statistics, of a minute each.
 const ONE_MINUTE_OF: usize = 200;
+/// Those of 29 days: none is old enough to be removed.
+const MINUTES_MAX: usize = 29 * 24 * 60;
 
 /// The tables that grow with the jobs, or with what is noted about them.
 pub(crate) const GROWING: &[&str] = &[
@@ -98,8 +100,9 @@ pub(crate) async fn fill(stage: &Stage, jobs: usize) {
         for statement in [DEAD, ERRORS, PROGRESS] {
             other.execute(statement, &[&dead.first, &dead.end]).await?;
         }
-        other.execute(MINUTES, &[&((jobs / ONE_MINUTE_OF) as i64)]).await?;
-        other.execute(WORKER_MINUTES, &[&((jobs / ONE_MINUTE_OF) as i64)]).await
+        let minutes = jobs / ONE_MINUTE_OF;
+        other.execute(MINUTES, &[&(minutes.min(MINUTES_MAX) as i64)]).await?;
+        other.execute(WORKER_MINUTES, &[&(minutes as i64)]).await
     };
     tokio::try_join!(all, places).unwrap_or_else(|e| panic!("{}", text(&e)));
     run_some(stage).await;
@@ -172,15 +175,15 @@ const PROGRESS: &str = "
       select b.block * 128, 0, clock_timestamp(), '1' from generate_series($1::bigint, $2::bigint - 1) as b(block))
     insert into tenure.snooze (job_id, snoozes, lease_id, last_at)
     select b.block * 128, 1, 0, clock_timestamp() from generate_series($1::bigint, $2::bigint - 1) as b(block)";
-/// The minutes of the last 29 days, with as many kinds as it takes.
 const MINUTES: &str = "
     insert into tenure.stat_minute (minute, queue, kind, enqueued, started, completed, run_buckets, run_counts)
-    select tenure.minute_of(clock_timestamp()) - (n % 41760 + 1) * interval '1 minute', 'done', 'kind ' || n / 41760, 10, 10, 10, '{9,10,11}', '{3,4,3}'
+    select tenure.minute_of(clock_timestamp()) - (n + 1) * interval '1 minute', 'done', 'act', 10, 10, 10, '{9,10,11}', '{3,4,3}'
     from generate_series(0, $1::bigint - 1) as n
     on conflict do nothing";
+/// Of the last day, by as many workers as it takes.
 const WORKER_MINUTES: &str = "
     insert into tenure.stat_worker (minute, worker_id, last_seq, claim_buckets, claim_counts, flush_buckets, flush_counts, throttled_ms)
-    select tenure.minute_of(clock_timestamp()) - (n % 41760 + 1) * interval '1 minute', n / 41760 + 1000000, 1, '{9}', '{3}', '{9}', '{3}', 0
+    select tenure.minute_of(clock_timestamp()) - (n % 1400 + 1) * interval '1 minute', n / 1400 + 1000000, 1, '{9}', '{3}', '{9}', '{3}', 0
     from generate_series(0, $1::bigint - 1) as n
     on conflict do nothing";
 /// The next turn of the statistics finds nothing of it.

@@ -17,7 +17,8 @@ begin
   select json_agg(json_build_object(
            'id', w.id, 'version', w.version, 'name', w.name, 'rule', w.rule, 'zone', w.zone, 'gap', w.gap, 'twice', w.twice, 'missed', w.missed,
            'missed_max', w.missed_max, 'missed_window_ms', w.missed_window_ms, 'anchor_us', tenure.to_us(w.anchor_at), 'starts_us', tenure.to_us(w.starts_at),
-           'ends_us', tenure.to_us(w.ends_at), 'next_us', tenure.to_us(w.next_at), 'from_us', tenure.to_us(w.changed_at)))
+           'ends_us', tenure.to_us(w.ends_at), 'next_us', tenure.to_us(w.next_at),
+           'from_us', case when w.next_at is null and w.last_at > w.changed_at then null else tenure.to_us(w.changed_at) end))
     into v_wanted
     from (select s.* from tenure.schedule s left join tenure.schedule_ahead a on a.schedule_id = s.id
           where s.removed_at is null and s.look_at is not null

@@ -19,6 +19,7 @@ language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
+  c_places_few constant integer := 24;   -- four queues
   c_pieces_max constant integer := 64;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
   v_now timestamptz := clock_timestamp();
   v_xmin text := pg_snapshot_xmin(pg_current_snapshot())::text;
@@ -30,6 +31,7 @@ declare
   v_kinds text[];          -- that are taken from this queue
   v_lanes integer := cardinality(p_lanes);
   v_from bigint[] := p_after;
+  v_open boolean[];      -- places at which something stands; null: few are asked for, and each is looked at
   v_first bigint[] := array_fill(null::bigint, array[cardinality(p_after)]);
   v_leases bigint[] := '{}';
   v_lane smallint;
@@ -71,6 +73,13 @@ begin
     p_wants := array_fill(0, array[cardinality(p_queues)]);
   end if;
 
+  -- With many queues most are empty, and one look at all of them costs less than a pass over each.
+  if cardinality(p_after) > c_places_few then
+    v_open := array(
+      select exists (select from tenure.ready r where r.queue = p_queues[g.n / v_lanes + 1] and r.priority = p_lanes[g.n % v_lanes + 1] and r.id > p_after[g.n + 1])
+      from generate_series(0, cardinality(p_after) - 1) as g(n) order by g.n);
+  end if;
+
   for i in 1 .. cardinality(p_queues) loop
     v_want := least(coalesce(p_wants[i], 0), 1000);
     continue when v_want <= 0 or p_queues[i] = any(v_paused);
@@ -81,6 +90,7 @@ begin
     for j in 1 .. v_lanes loop
       v_lane := p_lanes[j];
       v_at := (i - 1) * v_lanes + j;
+      continue when not v_open[v_at];
       if v_lane = -1 then
         -- A suspect runs with no other suspect beside it on its worker.
         continue when not exists (select from tenure.ready r where r.queue = p_queues[i] and r.priority = -1)
@@ -166,6 +176,8 @@ begin
       end if;
       for j in 1 .. v_lanes loop
         v_at := (i - 1) * v_lanes + j;
+        -- A row that was committed since that look belongs to a transaction that was open when v_xmin was read: no floor moves past it.
+        continue when not v_open[v_at];
         -- From where the pass started: a row that somebody holds and may give back was passed over just now.
         v_first[v_at] := tenure.first_ready(p_queues[i], p_lanes[j]::smallint, v_kinds, v_from[v_at]);
       end loop;

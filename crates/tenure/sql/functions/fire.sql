@@ -15,7 +15,8 @@ declare
   v_look_at timestamptz;
 begin
   v_look_at := least(
-    (select s.look_at from tenure.schedule s where s.look_at > v_from and s.look_at <= v_now + c_ahead order by s.look_at, s.id limit 1),
+    (select s.look_at from tenure.schedule s where s.look_at > v_from and s.look_at <= v_now + c_ahead and (p_all or s.removed_at is null)
+       order by s.look_at, s.id limit 1),
     (select b.look_at from tenure.schedule_backfill b where b.look_at > v_from and b.look_at <= v_now + c_ahead order by b.look_at, b.id limit 1));
   return case when v_look_at is not null then greatest(0, ceil(extract(epoch from v_look_at - v_now) * 1000))::bigint end;
 end $$;
@@ -24,7 +25,7 @@ end $$;
 -- Backfills want no decision: they are moved on first.
 -- Returns {"now_us", "schedules": [{"id", "version", "name", "rule", "zone", "gap", "twice", "missed", "missed_max", "missed_window_ms", "anchor_us",
 -- "starts_us", "ends_us", "next_us", "from_us"}, …], "next_ms": when there is none yet, as fire_in_ms}: microseconds since 1970; next_us null: nobody has
--- computed a time since from_us.
+-- computed a time since from_us; from_us null as well: it has no further one.
 -- Locks: none of the schedules; those of move_backfills; and of schedules that were removed their own rows, skip locked: what is left of them goes after a while.
 create or replace function tenure.due_schedules(p_all boolean default false, p_limit integer default 200) returns json
 language plpgsql security definer
@@ -42,7 +43,8 @@ begin
   select json_agg(json_build_object(
            'id', d.id, 'version', d.version, 'name', d.name, 'rule', d.rule, 'zone', d.zone, 'gap', d.gap, 'twice', d.twice, 'missed', d.missed,
            'missed_max', d.missed_max, 'missed_window_ms', d.missed_window_ms, 'anchor_us', tenure.to_us(d.anchor_at), 'starts_us', tenure.to_us(d.starts_at),
-           'ends_us', tenure.to_us(d.ends_at), 'next_us', tenure.to_us(d.next_at), 'from_us', tenure.to_us(d.changed_at)) order by d.look_at, d.id)
+           'ends_us', tenure.to_us(d.ends_at), 'next_us', tenure.to_us(d.next_at),
+           'from_us', case when d.next_at is null and d.last_at > d.changed_at then null else tenure.to_us(d.changed_at) end) order by d.look_at, d.id)
     into v_due
     from (select s.* from tenure.schedule s where s.look_at > v_from and s.look_at <= v_now and s.removed_at is null order by s.look_at, s.id limit p_limit) d;
   return json_build_object('now_us', tenure.to_us(v_now), 'schedules', coalesce(v_due, '[]'), 'next_ms', case when v_due is null then tenure.fire_in_ms() end);
@@ -66,13 +68,17 @@ begin
   return json_build_object('jobs', v_done.jobs, 'failed', v_done.failed, 'next_ms', tenure.fire_in_ms());
 end $$;
 
--- fire_divided: some schedules, all or none; when one of them fails, and nobody knows which, each half of them for itself.
+-- fire_divided: some schedules: the plain ones together, and if one of these fails, and nobody knows which, each half for itself; the others one by one.
+-- After p_until nothing more is begun, but for the first half of what failed: otherwise one that fails could keep the others from firing for ever.
 create or replace function tenure.fire_divided(p_plans json, p_until timestamptz, out jobs bigint, out failed bigint)
 language plpgsql as $$
 declare
   v_plans constant integer := json_array_length(p_plans);
-  v_half json;
+  v_part json;
   v_done record;
+  v_rest json;
+  v_together boolean := false;
+  v_first boolean := true;
 begin
   jobs := 0;
   failed := 0;
@@ -86,9 +92,9 @@ begin
       return;
     end if;
     select f.jobs, f.rest into v_done from tenure.fire_together(p_plans) f;
-    jobs := v_done.jobs + (select coalesce(sum(tenure.fire_one(p.plan)), 0)
-                           from (select e.plan from json_array_elements(v_done.rest) as e(plan) order by (e.plan ->> 'id')::bigint) p);
-    return;
+    v_rest := v_done.rest;
+    jobs := v_done.jobs;
+    v_together := true;
   exception when others then
     if v_plans = 1 then
       perform tenure.note_failure((p_plans -> 0 ->> 'id')::bigint, (p_plans -> 0 ->> 'version')::bigint, sqlerrm, sqlstate);
@@ -96,8 +102,21 @@ begin
       return;
     end if;
   end;
-  for v_half in select json_agg(e.plan order by e.o) from json_array_elements(p_plans) with ordinality as e(plan, o) group by e.o > v_plans / 2 loop
-    select f.jobs, f.failed into v_done from tenure.fire_divided(v_half, p_until) f;
+  if v_together then
+    for v_part in select json_build_array(e.plan) from json_array_elements(v_rest) as e(plan) order by (e.plan ->> 'id')::bigint loop
+      select f.jobs, f.failed into v_done from tenure.fire_divided(v_part, p_until) f;
+      jobs := jobs + v_done.jobs;
+      failed := failed + v_done.failed;
+    end loop;
+    return;
+  end if;
+  for v_part in
+    select json_agg(e.plan order by e.o) from json_array_elements(p_plans) with ordinality as e(plan, o)
+    group by e.o > v_plans / 2 order by e.o > v_plans / 2
+  loop
+    select f.jobs, f.failed into v_done
+      from tenure.fire_divided(v_part, case when v_first then greatest(p_until, clock_timestamp() + interval '10 milliseconds') else p_until end) f;
+    v_first := false;
     jobs := jobs + v_done.jobs;
     failed := failed + v_done.failed;
   end loop;
@@ -248,7 +267,7 @@ declare
 begin
   if v_last_at is not null and tenure.forget_notes(p_schedule, v_before, c_at_once) > 0 then
     update tenure.schedule s
-      set forgotten_at = (select r.logical_at from tenure.schedule_run r where r.schedule_id = p_schedule and r.state <> 'queued' order by r.logical_at limit 1)
+      set forgotten_at = greatest(s.forgotten_at, (select r.logical_at from tenure.schedule_run r where r.schedule_id = p_schedule and r.state <> 'queued' order by r.logical_at limit 1))
       where s.id = p_schedule;
   end if;
 end $$;

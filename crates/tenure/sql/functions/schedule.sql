@@ -56,12 +56,15 @@ begin
     set version = s.version + 1, rule = p_rule, zone = p_zone, starts_at = p_starts_at, ends_at = p_ends_at, jitter_ms = p_jitter_ms, missed = p_missed,
         missed_max = p_missed_max, missed_window_ms = p_missed_window_ms, overlap = p_overlap, gap = p_gap, twice = p_twice, kind = p_kind,
         payload = p_payload, queue = p_queue, priority = p_priority, max_attempts = p_max_attempts, timeout_ms = p_timeout_ms, error = null, error_at = null,
-        look_at = case when v_old.paused_at is null then v_now end
+        look_at = case when v_old.look_at is not null then v_now end
     where s.id = v_old.id;
   -- Another rhythm begins now; the same one goes on as it was.
   if (v_old.rule, v_old.zone, v_old.starts_at, v_old.ends_at, v_old.gap, v_old.twice) is distinct from (p_rule, p_zone, p_starts_at, p_ends_at, p_gap, p_twice) then
     perform tenure.leave_out(v_old.id, v_old.next_at, v_now, 'changed');
-    update tenure.schedule s set next_at = null, changed_at = v_now, ruled_at = v_now, anchor_at = coalesce(p_starts_at, v_now) where s.id = v_old.id;
+    update tenure.schedule s
+      set next_at = null, changed_at = v_now, ruled_at = v_now, anchor_at = coalesce(p_starts_at, v_now),
+          look_at = case when v_old.paused_at is null then v_now end
+      where s.id = v_old.id;
   end if;
   return true;
 end $$;
@@ -189,6 +192,9 @@ begin
   end if;
   if p_zone is null or octet_length(p_zone) not between 1 and 64 then
     perform tenure.refuse('TN002', 'the time zone is missing', 'Name one of the IANA database: Europe/Berlin, UTC.');
+  end if;
+  if p_starts_at not between '1970-01-01Z' and '9999-01-01Z' or p_ends_at not between '1970-01-01Z' and '9999-01-01Z' then
+    perform tenure.refuse('TN002', format('start %s or end %s lies outside 1970 to 9998', coalesce(p_starts_at::text, 'none'), coalesce(p_ends_at::text, 'none')), 'Leave out what has no bound.');
   end if;
   if p_ends_at < p_starts_at then
     perform tenure.refuse('TN002', 'the schedule ends before it starts', 'Write p_starts_at before p_ends_at.');

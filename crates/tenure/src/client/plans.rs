@@ -10,8 +10,8 @@ use super::Client;
 use super::jobs::column;
 use crate::model::{CallPlan, PlanCheck, TableFacts, TableScan};
 use crate::store::plans::{
-    CALLS, COPIED, COUNTS, Call, DOCTOR, HEAD, INDEXES, JOBS, LEASES, QUEUES, RANGES_GOING, REGISTER, SETTINGS, Scope,
-    TABLES, TAKE_DUTIES,
+    CALLS, COPIED, COUNTS, Call, DOCTOR, HEAD, INDEXES, JOBS, LEASES, QUEUES, RANGES_GOING, REGISTER, SETTINGS,
+    SETTINGS_OF_HEADS, Scope, TABLES, TAKE_DUTIES,
 };
 use crate::store::{JsonText, Statement, Texts};
 use crate::{Error, ErrorCode};
@@ -131,6 +131,7 @@ impl<'a> Round<'a> {
                 Scope::Everyone(lock) => self.make_and_undo(call, lock, seen).await?,
             }
         }
+        self.run(SETTINGS_OF_HEADS).await?;
         let queues = self.query(&QUEUES, &[&DOCTOR, &QUEUES_MAX]).await?;
         for queue in queues.iter().map(|row| column::<String>(row, 0)) {
             let queue = queue?;

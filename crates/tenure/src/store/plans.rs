@@ -199,6 +199,9 @@ pub(crate) static HEAD: Call = call!(
 pub(crate) const SETTINGS: &str =
     "set local statement_timeout = '5s'; set local lock_timeout = '1s'; set local jit = off";
 
+/// For the starts of queues, at the end of a round: as the functions ask for it.
+pub(crate) const SETTINGS_OF_HEADS: &str = "set local enable_seqscan = off; set local enable_sort = off";
+
 pub(crate) const REGISTER: Statement = Statement {
     name: "register the doctor",
     sql: "select r.worker_id, r.token::text from tenure.register_worker($1, 'doctor', 1, 'doctor', array[$1], array[$1], 60000, 1000, false) r",
@@ -293,6 +296,11 @@ pub(crate) const INDEXES: &[(&str, &[&str])] = &[
     ("queue", &["queue_pkey"]),
     ("ready", &["ready_pkey", "ready_returned"]),
     ("replacement", &["replacement_pkey"]),
+    ("schedule", &["schedule_failing", "schedule_look", "schedule_name", "schedule_pkey"]),
+    ("schedule_ahead", &["schedule_ahead_pkey"]),
+    ("schedule_backfill", &["schedule_backfill_look", "schedule_backfill_pkey", "schedule_backfill_schedule"]),
+    ("schedule_gap", &["schedule_gap_pkey"]),
+    ("schedule_run", &["schedule_run_pkey"]),
     ("setting", &["setting_pkey"]),
     ("sleeper", &["sleeper_pkey", "sleeper_worker"]),
     ("snooze", &["snooze_pkey"]),
@@ -302,3 +310,23 @@ pub(crate) const INDEXES: &[(&str, &[&str])] = &[
     ("worker", &["worker_pkey"]),
     ("worker_drain", &["worker_drain_pkey"]),
 ];
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::testing::with_database;
+
+    #[tokio::test]
+    async fn every_index_that_a_migration_makes_is_in_the_list() {
+        with_database(async |db| {
+            let rows = db.sql().await.query(TABLES.sql, &[&"tenure"]).await.expect("tables");
+            let made: Vec<(String, Vec<String>)> = rows.iter().map(|row| (row.get(0), row.get(4))).collect();
+            let made: Vec<(&str, Vec<&str>)> =
+                made.iter().map(|(table, indexes)| (&**table, indexes.iter().map(String::as_str).collect())).collect();
+            let listed: Vec<(&str, Vec<&str>)> =
+                INDEXES.iter().map(|(table, indexes)| (*table, indexes.to_vec())).collect();
+            assert_eq!(made, listed);
+        })
+        .await;
+    }
+}

@@ -119,7 +119,7 @@ pub(crate) struct DueSchedule {
     pub(crate) ends_us: Option<i64>,
     pub(crate) next_us: Option<i64>,
     /// When nobody has computed a time yet: from when on.
-    pub(crate) from_us: i64,
+    pub(crate) from_us: Option<i64>,
 }
 
 impl DueSchedule {
@@ -146,7 +146,7 @@ impl DueSchedule {
     pub(crate) fn first(&self, times: &Times<'_>) -> Option<i64> {
         match self.next_us {
             Some(us) => Some(us.div_euclid(1_000_000)),
-            None => times.next_after(self.from_us.div_euclid(1_000_000)),
+            None => times.next_after(self.from_us?.div_euclid(1_000_000)),
         }
     }
 }

@@ -50,6 +50,44 @@ async fn a_claim_takes_no_more_than_it_wants_and_all_of_it_when_it_is_there() {
 }
 
 #[tokio::test]
+async fn a_claim_that_ends_with_a_bundle_leaves_the_next_one_whole() {
+    on_stage(Size::Ci, async |stage| {
+        let (first, second) = (stage.enqueue_many(&act(), 100).await, stage.enqueue_many(&act(), 100).await);
+        let mut hand = hand(stage).await;
+        let claimed = async |hand: &mut Hand, want| {
+            hand.claim(want).await.unwrap().0.iter().map(|job| job.job).collect::<Vec<_>>()
+        };
+        assert_eq!(claimed(&mut hand, 100).await, first);
+        let whole = "select count(*) from tenure.ready where bit_count(mask) = 100";
+        assert_eq!(stage.count(whole, &[]).await, 1);
+        assert_eq!(claimed(&mut hand, 100).await, second);
+        let mut alone = Vec::new();
+        for _ in 0..5 {
+            alone.push(stage.enqueue(&act()).await);
+        }
+        assert_eq!(claimed(&mut hand, 3).await, alone[..3]);
+        assert_eq!(claimed(&mut hand, 3).await, alone[3..]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_very_many_queues_those_with_jobs_are_claimed_from() {
+    on_stage(Size::Ci, async |stage| {
+        let queues: Vec<String> = (0..300).map(|n| format!("q{n}")).collect();
+        let mut hand = stage.hand(&Registration { queues: queues.clone(), ..Registration::default() }).await;
+        assert!(hand.claim(2).await.unwrap().0.is_empty());
+        let (near, far) =
+            (stage.enqueue_to(&queues[7], &act(), 3).await, stage.enqueue_to(&queues[299], &act(), 3).await);
+        for expected in [vec![near[0], near[1], far[0], far[1]], vec![near[2], far[2]], vec![]] {
+            let claimed: Vec<i64> = hand.claim(2).await.unwrap().0.iter().map(|job| job.job).collect();
+            assert_eq!(claimed, expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_cut_bundle_leaves_its_rest_at_the_head_of_the_queue() {
     on_stage(Size::Ci, async |stage| {
         let ids = stage.enqueue_many(&act(), 100).await;

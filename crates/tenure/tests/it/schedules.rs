@@ -404,11 +404,30 @@ async fn what_is_wrong_about_a_schedule_is_refused_by_the_database_too() {
             "'n', '@daily', 'UTC', 'k', '{}', p_gap => 'x'",
             "'n', '@daily', 'UTC', 'k', '{}', p_twice => 'x'",
             "'n', '@daily', 'UTC', 'k', '{}', p_starts_at => '2027-01-02Z', p_ends_at => '2027-01-01Z'",
+            "'n', '@daily', 'UTC', 'k', '{}', p_ends_at => 'infinity'",
+            "'n', '@daily', 'UTC', 'k', '{}', p_starts_at => '-infinity'",
         ] {
             let refused = stage.sql.query(&format!("select tenure.add_schedule({call})"), &[]).await;
             assert_eq!(sqlstate(refused), BAD_INPUT, "{call}");
         }
         assert_eq!(stage.count("select count(*) from tenure.schedule", &[]).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_times_of_a_schedule_that_has_ended_are_not_computed_again() {
+    on_stage(Size::Ci, async |stage| {
+        let (id, t) = (add(stage, "queue").await, past(stage).await);
+        stage.execute("update tenure.schedule set changed_at = changed_at - interval '1 day'", &[]).await;
+        let from = async || {
+            stage.execute("update tenure.schedule set look_at = clock_timestamp() - interval '1 second'", &[]).await;
+            let due = "select tenure.due_schedules(true) -> 'schedules' -> 0 ->> 'from_us'";
+            stage.one::<Option<String>>(due, &[]).await
+        };
+        assert!(from().await.is_some(), "nobody has computed a time yet");
+        fire(stage, id, None, &[t], None).await;
+        assert_eq!(from().await, None, "it had its last one");
     })
     .await;
 }

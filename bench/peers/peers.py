@@ -53,18 +53,18 @@ class Peer:
 
 
 def tenure(workers):
-    """So many workers in one program, each with one connection that claims and reports; all else as it is by default."""
+    """So many workers in one program, all else as it is by default."""
     return Setting(32, {"PEER_WORKERS": workers})
 
 
-def graphile(concurrency, jobs):
-    """4 queues in the worker's memory, each of so many jobs; ends are written together every 5 ms."""
-    return Setting(concurrency, {"PEER_LOCAL_QUEUES": 4, "PEER_LOCAL_QUEUE_JOBS": jobs, "PEER_BATCH_MS": 5})
+def graphile(jobs, workers=1):
+    """32 at a time; 4 queues in a worker's memory, each of so many jobs; ends are written together every 5 ms."""
+    return Setting(32, {"PEER_LOCAL_QUEUES": 4, "PEER_LOCAL_QUEUE_JOBS": jobs, "PEER_BATCH_MS": 5, "PEER_WORKERS": workers})
 
 
-def apalis(concurrency, jobs):
-    """So many jobs a fetch, polled every 10 ms."""
-    return Setting(concurrency, {"PEER_BATCH_JOBS": jobs, "PEER_POLL_MS": 10})
+def apalis(jobs, workers=1):
+    """32 at a time; so many jobs a fetch, polled every 10 ms."""
+    return Setting(32, {"PEER_BATCH_JOBS": jobs, "PEER_POLL_MS": 10, "PEER_WORKERS": workers})
 
 
 def pgmq(archive):
@@ -115,7 +115,7 @@ PEERS = [
         program="graphile_worker",
         package="graphile_worker",
         ended="deleted",
-        settings=(graphile(8, 500), graphile(32, 500), graphile(32, 1_250)),
+        settings=(graphile(500), graphile(1_250), graphile(500, workers=2)),
         stored="select count(*) from graphile_worker._private_jobs",
         recorded="select not exists (select from graphile_worker._private_jobs)",
     ),
@@ -124,7 +124,7 @@ PEERS = [
         program="apalis",
         package="apalis-postgres",
         ended="kept",
-        settings=(apalis(8, 2_000), apalis(32, 500), apalis(32, 2_000)),
+        settings=(apalis(500), apalis(2_000), apalis(2_000, workers=2)),
         stored="select count(*) from apalis.jobs",
         recorded="select not exists (select from apalis.jobs where status <> 'Done')",
         kept="select count(*) from apalis.jobs where status = 'Done'",

@@ -3,7 +3,7 @@
 //! - `setup`: makes the product's tables and its queue in an empty database.
 //! - `enqueue N [--mode bulk|single] [--concurrency C]`: enqueues N no-ops with the payload `{"i": …}`. Time: from the
 //!   first call to the last commit; connections are open before.
-//! - `work N [--concurrency C]`: one worker handles the N jobs that wait. Time: from before the worker is started until the end
+//! - `work N [--concurrency C]`: one worker, or PEER_WORKERS of them, handle the N jobs that wait. Time: from before the worker is started until the end
 //!   of the last job is recorded (`recorded.rs`), whatever the product thinks of it. Then the worker is stopped in order.
 //! - `latency N`: an idle worker, and N single jobs one after another. Time: from the commit, and from before the call, to
 //!   the start of the handler.
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
-use crate::call::{Call, Mode, Verb};
+use crate::call::{Call, Mode, Verb, setting};
 use crate::meter;
 use crate::recorded::Recorded;
 
@@ -125,12 +125,22 @@ async fn work<D: Driver>(url: &str, jobs: u64, concurrency: usize) -> Result<Val
     let (driver, recorded) = (D::connect(url, 1).await?, Recorded::connect(url).await?);
     meter::expect(jobs);
     let began = Instant::now();
-    let stop = driver.start(Load::Full, concurrency).await?;
+    let mut stops = Vec::new();
+    for _ in 0..workers()? {
+        stops.push(driver.start(Load::Full, concurrency).await?);
+    }
     let handled = meter::reached().await?;
     let recorded = recorded.wait().await?;
-    stop_in_time(stop).await?;
+    for stop in stops {
+        stop_in_time(stop).await?;
+    }
     let seconds = |until: Instant| (until - began).as_secs_f64();
     Ok(json!({ "seconds": seconds(recorded), "handled_seconds": seconds(handled), "handled": meter::seen() }))
+}
+
+/// So many workers share the program, whatever the product: one, unless its setting says otherwise.
+fn workers() -> Result<usize> {
+    if std::env::var_os("PEER_WORKERS").is_none() { Ok(1) } else { setting("PEER_WORKERS") }
 }
 
 async fn latency<D: Driver>(url: &str, jobs: u64) -> Result<Value> {

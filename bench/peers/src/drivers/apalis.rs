@@ -3,6 +3,7 @@
 //! A full worker polls every PEER_POLL_MS for up to PEER_BATCH_JOBS; an idle one listens.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -52,7 +53,9 @@ impl Driver for Apalis {
             let _told_or_dropped = stopped.await;
             Ok::<(), WorkerError>(())
         };
-        let worker = WorkerBuilder::new("bench-worker");
+        // Two of one name would be one worker that comes back.
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let worker = WorkerBuilder::new(format!("bench-worker-{}", STARTED.fetch_add(1, Relaxed)));
         let running = match load {
             Load::Full => {
                 let (jobs, poll) = (setting("PEER_BATCH_JOBS")?, setting("PEER_POLL_MS")?);

@@ -1,6 +1,4 @@
 //! tenure, through its library, with its defaults. Completed jobs are kept.
-//!
-//! PEER_WORKERS workers share the program; each has one connection that claims and reports.
 
 use std::ops::Range;
 
@@ -8,7 +6,6 @@ use anyhow::{Result, ensure};
 use tenure::{Client, Enqueue, Fail, Job, JobOptions, MigrateOptions, Worker};
 
 use super::{Noop, QUEUE};
-use crate::call::setting;
 use crate::contract::{Driver, Load, Stop};
 use crate::meter;
 
@@ -43,21 +40,15 @@ impl Driver for Tenure {
         Ok(())
     }
 
-    async fn start(&self, load: Load, concurrency: usize) -> Result<Stop> {
-        let count = if load == Load::Full { setting("PEER_WORKERS")? } else { 1 };
-        let mut workers = Vec::with_capacity(count);
-        for _ in 0..count {
-            let handler = async |_, _: Noop| {
-                meter::handled(1);
-                Ok::<(), Fail>(())
-            };
-            workers.push(Worker::builder(&self.url).queue(QUEUE, concurrency).handle(handler).start().await?);
-        }
+    async fn start(&self, _: Load, concurrency: usize) -> Result<Stop> {
+        let handler = async |_, _: Noop| {
+            meter::handled(1);
+            Ok::<(), Fail>(())
+        };
+        let mut worker = Worker::builder(&self.url).queue(QUEUE, concurrency).handle(handler).start().await?;
         Ok(Box::pin(async move {
-            workers.iter().for_each(|worker| worker.shutdown());
-            for mut worker in workers {
-                ensure!(worker.join().await.clean, "a worker did not stop cleanly");
-            }
+            worker.shutdown();
+            ensure!(worker.join().await.clean, "the worker did not stop cleanly");
             Ok(())
         }))
     }

@@ -2,7 +2,9 @@
 
 -- sequences
 sequence block_id cache 1
+sequence bucket_id cache 1
 sequence lease_id cache 1
+sequence nudge_id cache 1
 sequence stat_delta_id cache 1
 sequence worker_id cache 1
 
@@ -47,6 +49,7 @@ table dead_letter
   lease_id bigint
   started_at timestamp with time zone
   died_at timestamp with time zone not null
+  limits json
   dead_letter_pkey PRIMARY KEY (job_id)
   CREATE INDEX dead_letter_died ON tenure.dead_letter USING btree (died_at, job_id)
   CREATE INDEX dead_letter_fingerprint ON tenure.dead_letter USING btree (fingerprint, died_at)
@@ -90,6 +93,7 @@ unlogged table inbox
   run_at timestamp with time zone
   max_attempts smallint not null default 5
   timeout_ms bigint
+  limits json
   inbox_pkey PRIMARY KEY (txid, n)
   CREATE TRIGGER inbox_is_noted AFTER INSERT ON tenure.inbox FOR EACH STATEMENT EXECUTE FUNCTION tenure.note_inbox()
 unlogged table inbox_open
@@ -110,6 +114,7 @@ table job partition by RANGE (id)
   origin_id bigint
   replaces_id bigint
   payload json not null
+  limits json
   job_kind_has_1_to_128_bytes CHECK (((octet_length(kind) >= 1) AND (octet_length(kind) <= 128)))
   job_max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000)))
   job_pkey PRIMARY KEY (id)
@@ -155,16 +160,113 @@ table lease with (fillfactor=70)
   leased_at timestamp with time zone not null
   blocks bigint[] not null
   strip bit varying not null
+  buckets bigint[]
   lease_attempt_is_positive CHECK ((attempt > 0))
   lease_has_jobs CHECK ((((cardinality(blocks) >= 1) AND (cardinality(blocks) <= 64)) AND (length((strip)::"bit") = (cardinality(blocks) * 128)) AND (bit_count((strip)::"bit") > 0)))
   lease_pkey PRIMARY KEY (id)
   CREATE INDEX lease_worker ON tenure.lease USING btree (worker_id)
+table lease_slot
+  bucket_id bigint not null
+  lease_id bigint not null
+  lease_slot_pkey PRIMARY KEY (bucket_id, lease_id)
+table limit_bucket with (fillfactor=70)
+  id bigint not null default nextval('tenure.bucket_id'::regclass)
+  limit_name text not null
+  key text not null
+  tokens double precision
+  filled_at timestamp with time zone
+  blocked_until timestamp with time zone
+  pace double precision not null default 1
+  paced_at timestamp with time zone
+  limit_bucket_name UNIQUE (limit_name, key)
+  limit_bucket_pkey PRIMARY KEY (id)
+  limit_pace_is_a_part CHECK (((pace > (0)::double precision) AND (pace <= (1)::double precision)))
+  CREATE UNIQUE INDEX limit_bucket_name ON tenure.limit_bucket USING btree (limit_name, key)
+table limit_rule
+  name text not null
+  concurrency integer
+  rate integer
+  period_ms bigint
+  burst integer
+  key_concurrency integer
+  key_rate integer
+  key_period_ms bigint
+  key_burst integer
+  set_at timestamp with time zone not null default clock_timestamp()
+  limit_bounds_something CHECK ((num_nonnulls(concurrency, rate, key_concurrency, key_rate) > 0))
+  limit_burst_is_1_to_1000000 CHECK (((burst >= 1) AND (burst <= 1000000)))
+  limit_concurrency_is_0_to_1000000 CHECK (((concurrency >= 0) AND (concurrency <= 1000000)))
+  limit_key_burst_is_1_to_1000000 CHECK (((key_burst >= 1) AND (key_burst <= 1000000)))
+  limit_key_concurrency_is_0_to_1000000 CHECK (((key_concurrency >= 0) AND (key_concurrency <= 1000000)))
+  limit_key_period_is_1_ms_to_31_days CHECK (((key_period_ms >= 1) AND (key_period_ms <= '2678400000'::bigint)))
+  limit_key_rate_is_1_to_1000000 CHECK (((key_rate >= 1) AND (key_rate <= 1000000)))
+  limit_key_rate_is_whole CHECK ((num_nulls(key_rate, key_period_ms, key_burst) = ANY (ARRAY[0, 3])))
+  limit_name_has_1_to_128_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128)))
+  limit_period_is_1_ms_to_31_days CHECK (((period_ms >= 1) AND (period_ms <= '2678400000'::bigint)))
+  limit_rate_is_1_to_1000000 CHECK (((rate >= 1) AND (rate <= 1000000)))
+  limit_rate_is_whole CHECK ((num_nulls(rate, period_ms, burst) = ANY (ARRAY[0, 3])))
+  limit_rule_pkey PRIMARY KEY (name)
+table limited with (fillfactor=80)
+  id bigint not null
+  line uuid not null
+  lane smallint not null
+  place bigint not null
+  queue text not null
+  kind text not null
+  attempt smallint not null
+  flags smallint not null
+  block bigint not null
+  mask bit(128) not null
+  costs integer[]
+  due_at timestamp with time zone
+  limited_attempt_is_not_negative CHECK ((attempt >= 0))
+  limited_has_jobs CHECK ((bit_count(mask) > 0))
+  limited_lane_is_minus_1_to_4 CHECK (((lane >= '-1'::integer) AND (lane <= 4)))
+  limited_pkey PRIMARY KEY (id)
+  CREATE INDEX limited_line ON tenure.limited USING btree (line, lane, place, id)
+  CREATE INDEX limited_returned ON tenure.limited USING btree (block) WHERE (id <> block)
+  CREATE INDEX limited_suspect ON tenure.limited USING btree (queue, kind) WHERE (lane = '-1'::integer)
+table line with (fillfactor=70)
+  id uuid not null
+  queue text not null
+  kind text not null
+  fair_key text
+  share double precision not null
+  order_bucket bigint
+  steps_aside boolean not null
+  buckets bigint[] not null
+  cost_at smallint[] not null
+  gate bigint not null default 0
+  pass double precision not null
+  line_pkey PRIMARY KEY (id)
+  line_share_is_positive CHECK ((share > (0)::double precision))
+  CREATE INDEX line_fair ON tenure.line USING btree (fair_key) WHERE (fair_key IS NOT NULL)
+  CREATE INDEX line_order ON tenure.line USING btree (order_bucket) WHERE (order_bucket IS NOT NULL)
+  CREATE INDEX line_turn ON tenure.line USING btree (queue, kind, gate, pass, id)
+table line_clock with (fillfactor=50)
+  queue text not null
+  pass double precision not null
+  line_clock_pkey PRIMARY KEY (queue)
 table migration
   version integer not null
   name text not null
   digest text not null
   applied_at timestamp with time zone not null default clock_timestamp()
   migration_pkey PRIMARY KEY (version)
+table nudge with (fillfactor=70)
+  id bigint not null default nextval('tenure.nudge_id'::regclass)
+  queue text not null
+  kind text not null default ''::text
+  look_at timestamp with time zone not null
+  line uuid
+  limits json
+  buckets bigint[]
+  throttle json
+  bucket bigint
+  nudge_pkey PRIMARY KEY (id)
+  nudge_says_one_thing CHECK ((num_nonnulls(line, buckets, throttle, bucket) = 1))
+  CREATE INDEX nudge_due ON tenure.nudge USING btree (queue, look_at, id)
+  CREATE UNIQUE INDEX nudge_gate ON tenure.nudge USING btree (bucket, queue, kind) WHERE (bucket IS NOT NULL)
 table outcome partition by RANGE (job_id)
   job_id bigint not null
   state "char" not null
@@ -357,7 +459,9 @@ function end_of(p_job bigint) returns TABLE(status text, result json, cause text
 function ended_by(p_leases bigint[], p_jobs bigint[]) returns TABLE(lease_id bigint, job_id bigint, status text)
 function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
 function enqueue_inbox() returns SETOF bigint
+function enqueue_limited(p_kind text, p_payload json, p_limits json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
 function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
+function enqueue_many_limited(p_kind text, p_payloads json[], p_limits json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
 function fail(p_worker bigint, p_token uuid, p_failures json) returns TABLE(job_id bigint, status text)
 function fold_stats(p_limit integer DEFAULT 20000) returns json
 function heartbeat(p_worker bigint, p_token uuid) returns TABLE(lease_left_ms integer, cancel_jobs bigint[])
@@ -365,6 +469,7 @@ function keeps() returns TABLE(queue text, completed_ms bigint, cancelled_ms big
 function leases() returns TABLE(attempt smallint, leased_at timestamp with time zone, worker_id bigint, blocks bigint[], strip bit varying)
 function leases_of(p_worker bigint, p_token uuid) returns TABLE(lease_id bigint, strip bit varying)
 function leave_worker(p_worker bigint, p_token uuid) returns boolean
+function limits(p_name text DEFAULT NULL::text, p_keys integer DEFAULT 0) returns TABLE(name text, key text, concurrency integer, running bigint, rate integer, period_ms bigint, burst integer, tokens double precision, pace double precision, blocked_until timestamp with time zone, set_at timestamp with time zone)
 function line_of(p_job bigint) returns TABLE(job_id bigint, status text, cause text, created_at timestamp with time zone, ended_at timestamp with time zone)
 function net(p_duty text) returns void
 function note_inbox() returns trigger
@@ -380,6 +485,7 @@ function record_stats(p_worker bigint, p_seq bigint, p_minute timestamp with tim
 function refuse_kinds(p_worker bigint, p_token uuid, p_kinds text[], p_reasons text[]) returns boolean
 function register_worker(p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_kinds text[], p_lease_ms integer, p_grace_ms integer, p_lock boolean, p_former bigint DEFAULT NULL::bigint) returns TABLE(worker_id bigint, token uuid)
 function release(p_worker bigint, p_token uuid, p_leases bigint[], p_strips bit varying[]) returns TABLE(lease_id bigint, strip bit varying)
+function remove_limit(p_name text) returns boolean
 function requeue(p_job bigint, p_payload json DEFAULT NULL::json, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint
 function rescue(p_limit integer DEFAULT 1000) returns json
 function resume(p_queue text) returns boolean
@@ -387,12 +493,15 @@ function resume_kind(p_kind text, p_queue text DEFAULT NULL::text) returns boole
 function retain(p_limit integer DEFAULT 2000) returns json
 function retain_preview(p_after bigint DEFAULT NULL::bigint, p_limit integer DEFAULT 20000) returns json
 function set_keep(p_queue text, p_outcome text, p_ms bigint) returns void
+function set_limit(p_name text, p_concurrency integer DEFAULT NULL::integer, p_rate integer DEFAULT NULL::integer, p_period_ms bigint DEFAULT NULL::bigint, p_burst integer DEFAULT NULL::integer, p_key_concurrency integer DEFAULT NULL::integer, p_key_rate integer DEFAULT NULL::integer, p_key_period_ms bigint DEFAULT NULL::bigint, p_key_burst integer DEFAULT NULL::integer) returns boolean
 function set_setting(p_name text, p_value bigint) returns void
 function settings() returns TABLE(name text, value bigint, lowest bigint, highest bigint, default_value bigint, is_set boolean)
 function settle_pause(p_wait_ms integer DEFAULT 2000) returns text
 function sightings() returns TABLE(worker_id bigint, by "char", has_lock boolean)
 function sleep(p_worker bigint, p_token uuid, p_queues text[]) returns void
 function stats(p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_by text[] DEFAULT '{queue,kind}'::text[], p_step interval DEFAULT '00:01:00'::interval) returns TABLE(at timestamp with time zone, queue text, kind text, enqueued bigint, started bigint, completed bigint, failed bigint, retried bigint, dead bigint, cancelled bigint, snoozed bigint, released bigint, rescued bigint, overruns bigint, wait_p50_ms double precision, wait_p95_ms double precision, wait_p99_ms double precision, run_p50_ms double precision, run_p95_ms double precision, run_p99_ms double precision, wait_buckets smallint[], wait_counts bigint[], run_buckets smallint[], run_counts bigint[])
+function throttle(p_limit text, p_key text, p_for_ms bigint) returns timestamp with time zone
+function throttle_job(p_job bigint, p_limit text, p_for_ms bigint) returns integer
 function tick(p_worker bigint, p_busy boolean DEFAULT false) returns json
 function uncounted_since() returns timestamp with time zone
 function unhandled_kinds() returns TABLE(queue text, kind text, available bigint, oldest_due_at timestamp with time zone, refused text)
@@ -407,6 +516,9 @@ function add_partition(p_first bigint, p_end bigint) returns void
 function adopt_orphans() returns bigint
 function backoff_ms(p_attempt integer) returns bigint
 function begin_walk(r tenure.partition) returns tenure.partition
+function bucket_states(p_buckets bigint[], p_now timestamp with time zone) returns TABLE(bucket bigint, places double precision, tokens double precision, per_ms double precision, burst double precision, blocked_until timestamp with time zone, pace double precision, is_order boolean)
+function bucket_text(p_limit text, p_key text) returns text
+function buckets_wanted(p_queue text, p_limits json) returns TABLE(limit_name text, key text, cost_at smallint)
 function bury(p_job bigint, p_lease tenure.lease, p_cause text, p_message text, p_now timestamp with time zone) returns void
 function bytes_of(p_jobs bigint[]) returns bigint
 function can_be_emptied(r tenure.partition) returns boolean
@@ -414,19 +526,26 @@ function cancel_held(p_queue text, p_kind text, p_before timestamp with time zon
 function cancel_job(p_job bigint) returns text
 function cancel_later(p_statuses text[], p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_leased(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
+function cancel_limited(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_ready(p_queue text, p_kind text, p_before timestamp with time zone, p_after text[], p_limit integer, p_end_at timestamp with time zone, OUT jobs bigint, OUT busy bigint, OUT after text[]) returns record
 function cancel_rows_max() returns integer
 function cancel_wanted(p_lease tenure.lease, p_jobs bigint[]) returns bigint[]
+function charge(p_queue text, p_lines uuid[], p_jobs integer[], p_costs text[], p_buckets bigint[], p_tokens double precision[], p_now timestamp with time zone) returns void
 function check_job(p_kind text, p_queue text, p_priority integer, p_run_at timestamp with time zone, p_delay_ms bigint, p_max_attempts integer, p_timeout_ms bigint) returns void
+function check_limits(p_limits json) returns json
 function check_name(p_what text, p_name text) returns void
 function check_payload(p_payload json) returns void
+function check_rate(p_of text, p_rate integer, p_period_ms bigint, p_burst integer) returns integer
 function check_run_at(p_run_at timestamp with time zone) returns void
 function check_stats(p_groups json, p_self json) returns void
 function check_strips(p_verb text, p_leases bigint[], p_strips bit varying[]) returns void
+function check_under(p_entry jsonb, p_cost_max integer) returns jsonb
 function chosen_jobs(p_block bigint, p_mask bit, p_before timestamp with time zone, OUT jobs bigint[], OUT mask bit) returns record
+function claim_limited(p_worker bigint, p_queue text, p_want integer, p_kinds text[], p_solo_kinds text[], OUT leases bigint[], OUT jobs integer, OUT busy boolean) returns record
 function complete(p_job bigint, p_fence bigint, p_result jsonb) returns void
 function complete(p_job bigint, p_fence bigint, p_result text) returns void
 function complete_rest(p_worker bigint, p_token uuid, p_lease bigint, p_strip bit varying, p_result_jobs bigint[], p_results json[]) returns bit varying
+function costs_of(p_limits json) returns integer[]
 function count_blocks(p_after bigint, p_last bigint, p_blocks integer, OUT jobs bigint, OUT last bigint) returns record
 function count_enqueued(p_block bigint, p_xid xid8, p_limit integer, OUT jobs bigint, OUT more boolean) returns record
 function count_jobs_one_by_one(p_after bigint, p_last bigint, p_limit integer, OUT jobs bigint, OUT last bigint) returns record
@@ -447,12 +566,16 @@ function fail_one(p_worker bigint, p_lease bigint, p_job bigint, p_entry json) r
 function fingerprint(p_cause text, p_message text) returns text
 function first_ready(p_queue text, p_lane smallint, p_kinds text[], p_after bigint) returns bigint
 function fold_deltas(p_delta bigint, p_xid xid8, OUT rows bigint, OUT more boolean) returns record
+function fold_nudges(p_queue text, p_kinds text[], p_now timestamp with time zone) returns void
 function fold_range(p_after bigint, p_last bigint) returns void
+function fold_throttle(p_throttle json, p_now timestamp with time zone) returns void
 function follow_cancel(p_job bigint, p_worker bigint) returns boolean
 function follow_cancels(p_limit integer) returns bigint
 function forget(p_jobs bigint[]) returns void
 function forget_sleepers() returns bigint
+function forget_slots() returns boolean
 function forget_stats() returns bigint
+function free_places(p_buckets bigint[], p_queue text) returns void
 function idempotency_key_of(p_job tenure.job) returns text
 function instant_text(p_at timestamp with time zone) returns text
 function is_alive(p_worker bigint, p_token uuid) returns boolean
@@ -469,9 +592,14 @@ function lease_of(p_job bigint) returns tenure.lease
 function leave_held(p_row tenure.held, p_gone bit) returns void
 function leave_later(p_row tenure.later, p_gone bit) returns void
 function leave_lease(p_lease bigint, p_held bit varying, p_gone bit varying) returns void
+function leave_limited(p_row tenure.limited, p_gone bit) returns void
 function leave_ready(p_row tenure.ready, p_gone bit) returns void
 function leave_spare(p_width_max bigint) returns void
+function limit_changed(p_name text) returns void
 function limit_idle(p_ms bigint) returns void
+function limited_reason(p_job bigint) returns TABLE(reason text, explained text)
+function limited_round(p_worker bigint, p_queue text, p_want integer, p_kinds text[], p_solo_kinds text[], p_lane_low integer, p_lane_high integer, p_now timestamp with time zone, OUT leases bigint[], OUT jobs integer, OUT shut boolean) returns record
+function line_id(p_queue text, p_kind text, p_limits json) returns uuid
 function live_in(p_first bigint, p_end bigint, p_limit integer) returns bigint[]
 function lock_class() returns integer
 function lock_is_free(w tenure.worker) returns boolean
@@ -480,6 +608,7 @@ function lock_range(p_job text, p_outcome text) returns boolean
 function locks_count_since() returns timestamp with time zone
 function locks_held() returns TABLE(key integer)
 function look(r tenure.partition, p_limit integer, p_end_at timestamp with time zone) returns tenure.partition
+function make_lines(p_lines json[], p_now timestamp with time zone) returns void
 function mask_first(p_mask bit, p_count integer) returns bit
 function mask_fresh(p_count integer) returns bit
 function mask_of(p_job bigint) returns bit
@@ -491,16 +620,23 @@ function next_run(p_entry json, p_attempt smallint, p_now timestamp with time zo
 function not_whole(r tenure.partition, p_until timestamp with time zone) returns tenure.partition
 function note_cancelled(p_jobs bigint[]) returns void
 function note_ends(p_queue text, p_kind text, p_cancelled bigint, p_rescued bigint, p_dead bigint) returns void
+function note_open(p_queue text, p_kinds text[]) returns void
 function note_queue(p_queue text) returns void
+function nudge_line(p_queue text, p_kind text, p_limits json) returns void
+function open_gates(p_queue text, p_kinds text[], p_now timestamp with time zone, p_open boolean) returns void
 function outline(p_message text) returns text
+function pace_at(p_pace double precision, p_since timestamp with time zone, p_at timestamp with time zone) returns double precision
 function partition_name(p_table text, p_first bigint, p_end bigint) returns text
 function pause_readers() returns TABLE(virtualtransaction text, pid integer)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
 function percentile_ms(p_buckets smallint[], p_counts bigint[], p_part double precision) returns double precision
 function pick_in_state(p_status text, p_queue text, p_kind text, p_before bigint, p_limit integer, p_requeued boolean) returns SETOF bigint
 function pieces_of(p_blocks bigint[], p_strip bit varying) returns TABLE(slot integer, first_job bigint, last_job bigint)
+function place_fresh(p_queue text, p_priority smallint, p_kind text, p_limits json, p_due_at timestamp with time zone, p_blocks bigint[], p_counts integer[]) returns void
+function place_limited(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer, p_limits json, p_due_at timestamp with time zone) returns void
 function progress(p_job bigint, p_fence bigint, p_progress jsonb) returns boolean
 function progress(p_job bigint, p_fence bigint, p_progress text) returns boolean
+function put_limited(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer, p_due_at timestamp with time zone) returns void
 function put_off(r tenure.partition, p_at timestamp with time zone) returns tenure.partition
 function put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 function record_error(p_lease tenure.lease, p_job bigint, p_cause text, p_message text, p_details json, p_now timestamp with time zone) returns void

@@ -13,6 +13,7 @@ pub use client::dead::{DeadFilter, DeadGroup, DeadLetter, LineJob, RequeuePace};
 pub use client::executor::Executor;
 pub use client::jobs::{AttemptError, Cancelled, JobFilter, JobInfo};
 pub use client::kinds::UnhandledKind;
+pub use client::limits::{Limit, LimitInfo, Rate};
 pub use client::pause::{KindPause, WaitReason};
 pub use client::queues::{QueueInfo, ServerInfo, WorkerInfo};
 pub use client::retention::{Keep, Prunable, Pruned};
@@ -24,7 +25,7 @@ pub use client::{Client, ClientBuilder, MigrateOptions, connection_config, migra
 pub use error::{Error, ErrorCode};
 pub use model::{
     Cause, DeadRows, Enqueue, Fail, Histogram, Holder, Jitter, Job, JobId, JobOptions, RawJson, RetryPolicy, Snapshot,
-    VacuumHorizon, Verdict, classify, lifecycle, limits,
+    Under, VacuumHorizon, Verdict, classify, lifecycle, limits,
 };
 pub use store::migrate::Migrated;
 pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReason, Summary, Worker, WorkerBuilder};
@@ -33,6 +34,10 @@ pub use worker::{Blocking, Context, KindOptions, RunningWorker, Stats, StopReaso
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/worker.md")]
 pub struct GuideOfWorkers;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/limit.md")]
+pub struct GuideOfLimits;
 
 #[cfg(all(doctest, feature = "testing"))]
 #[doc = include_str!("../../../docs/guide/testing.md")]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tenure::lifecycle::State;
 use tenure::verbs::{Effect, Verb};
 use tenure::{
-    CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, MigrateOptions, RawJson,
-    RequeuePace, StatsFilter,
+    CancelFilter, Client, DeadFilter, Ended, Enqueue, Error, JobFilter, JobId, JobOptions, Limit, MigrateOptions,
+    RawJson, RequeuePace, StatsFilter,
 };
 use tokio_postgres::types::Type;
 use tokio_postgres::{NoTls, Transaction};
@@ -80,6 +80,7 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::Drained
         | Verb::SetKeep
         | Verb::KeepDefaults
+        | Verb::SetLimit
         | Verb::Settings => {}
         // Set by the call before.
         Verb::SetSetting => {
@@ -98,6 +99,9 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         }
         Verb::ResumeKind | Verb::PausedKinds => {
             stage.count("select tenure.pause_kind($1, $2)::int::bigint", &[&KIND, &scene.queue]).await;
+        }
+        Verb::RemoveLimit | Verb::Limits => {
+            stage.count("select tenure.set_limit($1, 3)::int::bigint", &[&scene.queue]).await;
         }
         Verb::DrainWorker | Verb::WorkerDrained => scene.hand = Some(hand(stage, &scene.queue).await),
         Verb::AttemptErrors => {
@@ -262,6 +266,8 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         Verb::DrainWorker => {
             ("(select count(*) from tenure.worker_drain d where d.worker_id = p.worker)", "1".to_owned())
         }
+        Verb::SetLimit => ("(select concurrency from tenure.limit_rule where name = p.queue)", "3".to_owned()),
+        Verb::RemoveLimit => ("(select count(*) from tenure.limit_rule where name = p.queue)", "0".to_owned()),
         Verb::SetKeep => {
             ("(select keep_dead_ms from tenure.queue where name = p.queue)", PATIENCE.as_millis().to_string())
         }
@@ -290,6 +296,7 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::Drained
         | Verb::KeepDefaults
         | Verb::Settings
+        | Verb::Limits
         | Verb::PrunePreview
         | Verb::UnhandledKinds
         | Verb::Workers
@@ -370,6 +377,9 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         Verb::Drained => client.drained(queue, Some(PATIENCE)).await.map(|running| assert_eq!(running, 0)),
         Verb::SetKeep => client.set_keep(Some(queue), State::Dead, Some(PATIENCE)).await,
         Verb::KeepDefaults => client.keep_defaults().await.map(|keep| assert!(keep.completed > PATIENCE)),
+        Verb::SetLimit => client.set_limit(queue, Limit::new().concurrency(3)).await.map(drop),
+        Verb::RemoveLimit => client.remove_limit(queue).await.map(drop),
+        Verb::Limits => client.limits(Some(queue), 10).await.map(|limits| assert_eq!(limits.len(), 1)),
         Verb::Settings => client.settings().await.map(|settings| assert!(settings.len() > 1)),
         Verb::SetSetting => client.set_setting("snapshot_warn_ms", i64::try_from(PATIENCE.as_millis()).ok()).await,
         Verb::Prune => client.prune(|_| ()).await.map(drop),

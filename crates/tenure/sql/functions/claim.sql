@@ -1,4 +1,4 @@
--- claim: gives a worker up to p_wants[i] jobs of p_queues[i]. Transition: ready -> lease (running).
+-- claim: gives a worker up to p_wants[i] jobs of p_queues[i]. Transition: ready -> lease (running); of jobs that stand under limits, limited -> lease.
 -- Parameters: p_lanes the order in which lanes are read (-1 isolated suspects, 0 urgent, 1-4 priorities); p_after the cursors,
 -- one per queue and lane; p_solo_kinds kinds whose lease rows hold one job each; p_low: started from the floors, report
 -- the first visible row of each lane. Returns the jobs, and in the last row (job_id null) a JSON trailer. due_at: since when a job could run that starts for
@@ -19,6 +19,7 @@ language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
+  c_look_max constant interval := '1 hour';
   c_pieces_max constant integer := 64;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
   v_now timestamptz := clock_timestamp();
   v_xmin text := pg_snapshot_xmin(pg_current_snapshot())::text;
@@ -44,6 +45,10 @@ declare
   v_next_due_ms bigint;
   v_tick_in_ms bigint;
   v_few_workers boolean;
+  v_limited record;        -- what claim_limited gave
+  v_limited_first boolean := random() < 0.5;  -- where both wait, jobs under limits and others take turns in being first
+  v_look_at timestamptz;   -- when there may be something under limits; infinity: nobody knows
+  v_look_ms bigint;        -- the least of that, in the queues from which more was wanted
 begin
   -- One statement for all that is looked up before: each one has its price, and most claims find none of it.
   select exists (select from tenure.worker_drain d where d.worker_id = w.id), array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null),
@@ -77,7 +82,14 @@ begin
       v_kinds := tenure.kinds_open(p_kinds, p_queues[i], v_paused_kinds, v_paused_in);
       continue when v_kinds = '{}';
     end if;
+    v_limited := null;
+    if v_limited_first and exists (select from tenure.nudge n where n.queue = p_queues[i] and n.look_at <= v_now and (n.kind = '' or n.kind = any(v_kinds))) then
+      v_limited := tenure.claim_limited(p_worker, p_queues[i], v_want, v_kinds, p_solo_kinds);
+      v_leases := v_leases || v_limited.leases;
+      v_want := v_want - v_limited.jobs;
+    end if;
     for j in 1 .. v_lanes loop
+      exit when v_want <= 0;
       v_lane := p_lanes[j];
       v_at := (i - 1) * v_lanes + j;
       if v_lane = -1 then
@@ -137,6 +149,26 @@ begin
       end loop;
       exit when v_want <= 0;
     end loop;
+    if v_want > 0 then
+      -- One look for all that stands under limits in this queue, and one for what concerns all queues.
+      v_look_at := least((select n.look_at from tenure.nudge n where n.queue = p_queues[i] and (n.kind = '' or n.kind = any(v_kinds)) order by n.look_at, n.id limit 1),
+                         (select n.look_at from tenure.nudge n where n.queue = '' order by n.look_at, n.id limit 1));
+    end if;
+    if v_want > 0 and v_look_at <= v_now then
+      if v_limited is null then
+        v_limited := tenure.claim_limited(p_worker, p_queues[i], v_want, v_kinds, p_solo_kinds);
+        v_leases := v_leases || v_limited.leases;
+        v_want := v_want - v_limited.jobs;
+      end if;
+      if v_limited.busy then
+        v_look_ms := 2 + floor(random() * 4);
+      else
+        v_look_at := (select n.look_at from tenure.nudge n where n.queue = p_queues[i] and n.look_at > v_now and (n.kind = '' or n.kind = any(v_kinds)) order by n.look_at, n.id limit 1);
+      end if;
+    end if;
+    if v_want > 0 and v_look_at between v_now and v_now + c_look_max then
+      v_look_ms := least(v_look_ms, greatest(1, ceil(extract(epoch from v_look_at - clock_timestamp()) * 1000)));
+    end if;
     if v_want <= 0 and p_wants[i] > 0 then
       perform tenure.wake_next(p_queues[i], p_worker);
     end if;
@@ -178,5 +210,5 @@ begin
     null::bigint, null::timestamptz, null::timestamptz, null::text,
     json_build_object('now_us', (extract(epoch from clock_timestamp()) * 1000000)::bigint, 'after', p_after, 'first', case when p_low then v_first end, 'xid', pg_current_xact_id_if_assigned()::text, 'xmin', v_xmin,
                       'next_due_ms', v_next_due_ms, 'paused', v_paused, 'paused_kinds', v_paused_kinds, 'paused_in', v_paused_in,
-                      'tick_due', coalesce(v_tick_in_ms = 0, false), 'tick_in_ms', v_tick_in_ms, 'few_workers', coalesce(v_few_workers, false));
+                      'tick_due', coalesce(v_tick_in_ms = 0, false), 'tick_in_ms', v_tick_in_ms, 'few_workers', coalesce(v_few_workers, false), 'look_ms', v_look_ms);
 end $$;

@@ -51,44 +51,53 @@ begin
   perform tenure.check_job(i.kind, i.queue, i.priority, i.run_at, null, i.max_attempts, i.timeout_ms)
     from (select x.kind, x.queue, x.priority, case min(x.run_at) when '-infinity' then '-infinity' else max(x.run_at) end as run_at, x.max_attempts, x.timeout_ms
           from tenure.inbox x where x.txid = p_txid and x.n <= v_last group by x.kind, x.queue, x.priority, x.max_attempts, x.timeout_ms) i;
+  with told as materialized (
+    select d.limits, tenure.check_limits(d.limits::json) as checked
+    from (select distinct i.limits::text as limits from tenure.inbox i where i.txid = p_txid and i.n <= v_last and i.limits is not null) d)
+  update tenure.inbox x set limits = t.checked from told t where x.txid = p_txid and x.n <= v_last and x.limits::text = t.limits;
   perform tenure.check_payload(i.payload) from tenure.inbox i
     where i.txid = p_txid and i.n <= v_last and (octet_length(i.payload::text) > 65536 or position(E'\\u' in i.payload::text) > 0);
   -- The rows of another transaction were written under its id, and a block is drawn only by a transaction that has one of its own.
   perform pg_current_xact_id();
   with placed as (
-    select i.n, i.queue, i.kind, i.priority, i.run_at,
-           row_number() over (partition by i.queue, i.kind, i.priority, i.run_at order by i.n) - 1 as place
+    select i.n, i.queue, i.kind, i.priority, i.run_at, i.limits::text as limits,
+           row_number() over (partition by i.queue, i.kind, i.priority, i.run_at, i.limits::text order by i.n) - 1 as place
     from tenure.inbox i where i.txid = p_txid and i.n <= v_last),
   -- Bundles are counted in the order in which the rows are sorted already.
   bundled as materialized (
     select p.n, p.place % c_bundle_jobs as place,
            case when p.place % c_bundle_jobs = 0 then p.queue end as queue, case when p.place % c_bundle_jobs = 0 then p.kind end as kind,
-           p.priority, p.run_at,
+           p.priority, p.run_at, p.limits,
            count(*) filter (where p.place % c_bundle_jobs = 0)
-             over (order by p.queue, p.kind, p.priority, p.run_at, p.n rows unbounded preceding) as bundle
+             over (order by p.queue, p.kind, p.priority, p.run_at, p.limits, p.n rows unbounded preceding) as bundle
     from placed p),
   counted as (
     select b.bundle, count(*)::integer as jobs from bundled b group by b.bundle),
   drawn as materialized (
-    select f.bundle, f.queue, f.kind, f.priority, f.run_at, f.jobs, nextval('tenure.block_id') as block
-    from (select b.bundle, b.queue, b.kind, b.priority, b.run_at, c.jobs
+    select f.bundle, f.queue, f.kind, f.priority, f.run_at, f.limits, f.jobs, nextval('tenure.block_id') as block
+    from (select b.bundle, b.queue, b.kind, b.priority, b.run_at, b.limits, c.jobs
           from bundled b join counted c on c.bundle = b.bundle where b.place = 0 order by b.n) f),
   delayed as (
     insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
     select d.block, d.block, d.run_at, 's', d.queue, d.priority, d.kind, 0, 0, tenure.mask_fresh(d.jobs)
-    from drawn d where d.run_at > v_now),
+    from drawn d where d.run_at > v_now and d.limits is null),
   readied as (
     insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
     select d.queue, d.priority, d.block, d.kind, 0, 0, d.block, tenure.mask_fresh(d.jobs)
-    from drawn d where d.run_at is null or d.run_at <= v_now
+    from drawn d where (d.run_at is null or d.run_at <= v_now) and d.limits is null
     returning queue),
+  lined as (
+    select tenure.place_fresh(g.queue, g.priority, g.kind, g.limits::json, g.run_at, g.blocks, g.counts)
+    from (select d.queue, d.kind, d.priority, d.limits, case when d.run_at > v_now then d.run_at end as run_at,
+                 array_agg(d.block order by d.block) as blocks, array_agg(d.jobs order by d.block) as counts
+          from drawn d where d.limits is not null group by d.queue, d.kind, d.priority, d.limits, case when d.run_at > v_now then d.run_at end) g),
   woken as (
     select count(tenure.wake_one(r.queue)) from (select distinct queue from readied) r)
   select array_agg(d.block * 128 + b.place order by b.n) into v_jobs
-  from bundled b join drawn d on d.bundle = b.bundle where (select count(*) from woken) >= 0;
+  from bundled b join drawn d on d.bundle = b.bundle where (select count(*) from woken) >= 0 and (select count(*) from lined) >= 0;
 
-  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload)
-    select v_jobs[i.o], i.queue, i.kind, i.priority, i.max_attempts, i.timeout_ms, v_now, i.run_at, i.payload
+  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload, limits)
+    select v_jobs[i.o], i.queue, i.kind, i.priority, i.max_attempts, i.timeout_ms, v_now, i.run_at, i.payload, i.limits
     from (select x.*, row_number() over (order by x.n) as o from tenure.inbox x where x.txid = p_txid and x.n <= v_last) i;
   delete from tenure.inbox i where i.txid = p_txid and i.n <= v_last;
   return v_jobs;

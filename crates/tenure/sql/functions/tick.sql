@@ -80,7 +80,7 @@ begin
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
                            'rescued_jobs', v_rescue -> 'jobs',
-                           'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions', 'sleepers') else '[]' end,
+                           'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions', 'sleepers', 'limits') else '[]' end,
                            'horizon', v_net and tenure.take_turn('horizon', v_now, interval '1 minute'),
                            'retain', tenure.turn_at('retain') not between clock_timestamp() and clock_timestamp() + interval '1 minute',
                            'stats', tenure.turn_at('enqueued') not between clock_timestamp() and clock_timestamp() + interval '10 seconds');
@@ -126,6 +126,10 @@ begin
       perform tenure.partitions();
     when 'sleepers' then
       perform tenure.forget_sleepers();
+    when 'limits' then
+      if tenure.forget_slots() then
+        perform tenure.set_turn('net', clock_timestamp());
+      end if;
     else
       perform tenure.refuse('TN002', format('%L is no duty of the net', p_duty), 'Pass what tick returned.');
   end case;

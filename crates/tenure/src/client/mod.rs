@@ -8,6 +8,7 @@ pub(crate) mod executor;
 mod horizon;
 pub(crate) mod jobs;
 pub(crate) mod kinds;
+pub(crate) mod limits;
 pub(crate) mod pause;
 mod pool;
 pub(crate) mod queues;

@@ -90,6 +90,9 @@ verbs! {
     PrunePreview "prune_preview" None ["prune"];
     Settings "settings" None ["setting list", "setting set", "setting unset"];
     SetSetting "set_setting" Whole ["setting set", "setting unset"];
+    SetLimit "set_limit" Whole ["limit set"];
+    RemoveLimit "remove_limit" Whole ["limit remove"];
+    Limits "limits" None ["limit list", "limit show", "limit set"];
     UnhandledKinds "unhandled_kinds" None ["status"];
     Workers "workers" None ["worker list", "status"];
     DrainWorker "drain_worker" Whole ["worker drain", "worker resume"];

@@ -37,6 +37,7 @@ pub struct Fail {
     location: Option<&'static Location<'static>>,
     details: Map<String, Value>,
     spread: bool,
+    throttle: Option<Option<String>>,
 }
 
 /// What shall happen to a job whose attempt did not succeed.
@@ -174,6 +175,22 @@ impl Fail {
         Fail::new(Verdict::Snooze(delay), reason.as_ref(), Location::caller()).cause(Cause::Snooze)
     }
 
+    /// A provider said that it is too much (429, Retry-After): run again after this time without using an attempt, and let nothing start under
+    /// the limit before, in the whole fleet. Its rate is halved, and grows by a tenth of what was set every 10 s. Of a limit that bounds keys
+    /// it is the job's key that is slowed down. See [`throttled_by`](Fail::throttled_by) for jobs that stand under one limit only.
+    #[track_caller]
+    pub fn throttled(limit: impl Into<String>, wait: Duration) -> Self {
+        Fail { throttle: Some(Some(limit.into())), ..Fail::throttled_by(wait) }
+    }
+
+    /// As [`throttled`](Fail::throttled), of the limits that the job stands under and that have a rate; of all of them when none has one.
+    #[track_caller]
+    pub fn throttled_by(wait: Duration) -> Self {
+        let reason: Box<dyn StdError + Send + Sync> = "the provider said that it is too much".into();
+        let fail = Fail::new(Verdict::Snooze(wait), reason.as_ref(), Location::caller()).cause(Cause::Snooze);
+        Fail { throttle: Some(None), ..fail }
+    }
+
     /// End the job as cancelled: what a handler returns after it noticed that it shall stop.
     #[track_caller]
     pub fn cancelled() -> Self {
@@ -230,6 +247,15 @@ impl Fail {
         self.spread
     }
 
+    /// Does it slow down a limit?
+    pub(crate) fn throttles(&self) -> bool {
+        self.throttle.is_some()
+    }
+
+    pub(crate) fn throttled_limit(&self) -> Option<&str> {
+        self.throttle.as_ref().and_then(Option::as_deref)
+    }
+
     /// Where we wrote it down ourselves the place says nothing.
     pub(crate) fn without_location(mut self) -> Self {
         self.location = None;
@@ -281,6 +307,7 @@ impl Fail {
             location: Some(location),
             details: Map::new(),
             spread: false,
+            throttle: None,
         }
     }
 }

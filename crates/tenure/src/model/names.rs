@@ -27,6 +27,11 @@ pub fn check_worker(name: &str) -> Result<(), Error> {
     check("worker", name)
 }
 
+/// The same of any other name.
+pub(crate) fn check_what(what: &str, name: &str) -> Result<(), Error> {
+    check(what, name)
+}
+
 fn check(what: &str, name: &str) -> Result<(), Error> {
     let bytes = name.len();
     if bytes == 0 {

@@ -80,9 +80,26 @@ static PROGRESS: Statement = Statement {
     params: &[Type::INT8, Type::INT8, Type::JSON],
 };
 
+static THROTTLE_JOB: Statement = Statement {
+    name: "throttle the limit",
+    sql: "select tenure.throttle_job($1, $2, $3) > 0",
+    params: &[Type::INT8, Type::TEXT, Type::INT8],
+};
+
 #[cfg(test)]
-pub(super) static STATEMENTS: &[&Statement] =
-    &[&REGISTER, &ATTACH, &HEARTBEAT, &NOTE_OVERRUNS, &REFUSE_KINDS, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
+pub(super) static STATEMENTS: &[&Statement] = &[
+    &REGISTER,
+    &ATTACH,
+    &HEARTBEAT,
+    &NOTE_OVERRUNS,
+    &REFUSE_KINDS,
+    &LEAVE,
+    &SLEEP,
+    &WAKE,
+    &CLAIM,
+    &PROGRESS,
+    &THROTTLE_JOB,
+];
 
 /// One registration of a worker: the number and the secret that every later verb shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,6 +174,9 @@ pub(crate) struct Trailer {
     pub(crate) xmin: Option<String>,
     /// Time to the next job that becomes due; 0: overdue.
     pub(crate) next_due_ms: Option<i64>,
+    /// Time until something under limits may be had.
+    #[serde(default)]
+    pub(crate) look_ms: Option<i64>,
     /// Maintenance is due: somebody should call tick.
     pub(crate) tick_due: bool,
     /// Time until maintenance is due.
@@ -420,6 +440,12 @@ impl Session {
     /// Stores how far a job is. False: the lease is lost.
     pub(crate) async fn progress(&self, job: i64, lease: i64, value: &str) -> Result<bool, StoreError> {
         self.yes_or_no(self.query_opt(&PROGRESS, &[&job, &lease, &JsonText(value)]).await?)
+    }
+
+    /// Slows down a limit that a running job stands under. False: there is none.
+    pub(crate) async fn throttle_job(&self, job: i64, limit: Option<&str>, wait: Duration) -> Result<bool, StoreError> {
+        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+        self.yes_or_no(self.query_opt(&THROTTLE_JOB, &[&job, &limit, &wait_ms]).await?)
     }
 
     fn yes_or_no(&self, row: Option<Row>) -> Result<bool, StoreError> {

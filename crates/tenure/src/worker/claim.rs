@@ -107,6 +107,8 @@ struct Claimer {
     resumed: bool,
     poll_at: Instant,
     due_at: Option<Instant>,
+    /// When there may be something under limits, as the last claim said.
+    limits_at: Option<Instant>,
     /// When maintenance was due, as seen at the last claim.
     turn: Option<NextTurn>,
     /// When to ask for a turn of maintenance although there is no room to claim for, and so no poll.
@@ -140,6 +142,7 @@ impl Claimer {
             resumed: false,
             poll_at: now,
             due_at: None,
+            limits_at: None,
             turn: None,
             turn_at: None,
             payload_bytes: 0,
@@ -227,6 +230,10 @@ impl Claimer {
                 // The maintenance turn moves what is due and tells us.
                 self.due_at = None;
                 engine.tick_wanted.notify_one();
+            }
+            () = at(self.limits_at.filter(|_| look.is_some())) => {
+                self.limits_at = None;
+                self.poll_at = Instant::now();
             }
             () = at(look) => self.low_wanted = true,
             () = at(self.turn_at.filter(|_| look.is_none())) => {
@@ -330,6 +337,7 @@ impl Claimer {
     fn note(&mut self, trailer: &Trailer) {
         let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or_default());
         self.due_at = trailer.next_due_ms.map(|due| Instant::now() + millis(due));
+        self.limits_at = trailer.look_ms.map(|look| Instant::now() + millis(look));
         let few_workers = trailer.few_workers;
         self.turn = trailer.tick_in_ms.map(|ms| NextTurn { due_in: millis(ms), few_workers });
         self.turn_at = self.turn.and_then(|turn| Some(Instant::now() + look_after_turn(turn, jitter())?));

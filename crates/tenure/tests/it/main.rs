@@ -13,6 +13,7 @@ mod given_up;
 mod hosts;
 mod inbox;
 mod lifecycle;
+mod limiting;
 mod limits;
 mod lost_answers;
 mod maintenance;

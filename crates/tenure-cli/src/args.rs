@@ -45,6 +45,8 @@ pub enum Command {
     Queue(cmd::queue::Queue),
     #[command(subcommand)]
     Dead(cmd::dead::Dead),
+    #[command(subcommand)]
+    Limit(cmd::limit::Limit),
     Prune(cmd::prune::Prune),
     #[command(subcommand)]
     Setting(cmd::setting::Setting),

@@ -6,6 +6,7 @@ pub mod demo;
 pub mod dev;
 pub mod enqueue;
 pub mod job;
+pub mod limit;
 pub mod migrate;
 mod ndjson;
 pub mod prune;
@@ -29,6 +30,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Queue(queue) => queue::run(queue).await,
         Command::Dead(dead) => dead::run(dead).await,
         Command::Setting(setting) => setting::run(setting).await,
+        Command::Limit(limit) => limit::run(limit).await,
         Command::Prune(prune) => prune::run(prune).await,
         Command::Stats(stats) => stats::run(stats).await,
         Command::Status(status) => status::run(status).await,

@@ -157,7 +157,7 @@ fn measured(chosen: &[Part], size: Size, with_peers: bool) -> Result<(Vec<Round>
 
 /// What each run of a report found, in a few words: who breaks off a proof of half an hour has seen something.
 fn figures(report: &Value) -> Vec<String> {
-    const TOLD: [&str; 10] = [
+    const TOLD: [&str; 13] = [
         "form",
         "producers",
         "concurrency",
@@ -168,6 +168,9 @@ fn figures(report: &Value) -> Vec<String> {
         "peak_mb",
         "p50_ms",
         "p99_ms",
+        "queues",
+        "statistics",
+        "enqueue_per_s",
     ];
     let told = |run: &Value| {
         let known = TOLD.iter().filter(|name| !run[**name].is_null());

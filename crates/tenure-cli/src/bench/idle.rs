@@ -75,6 +75,7 @@ async fn one(place: &Place, options: &IdleOptions, crew: Crew, payloads: &Arc<Pa
         .await?;
     let (one_by_one, waits) =
         fleet.step(async |at_work| each_alone(place, &client, at_work, options, payloads).await).await?;
+    ensure!(one_by_one.words > 0, "no notification was heard, although jobs came to workers that slept");
     let (burst, asleep_again_s) =
         fleet.step(async |at_work| all_at_once(place, &client, at_work, options, payloads).await).await?;
     let ended = at_work.stop().await?;

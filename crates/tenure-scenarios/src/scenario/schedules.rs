@@ -51,8 +51,10 @@ pub async fn under_fire(size: Size) -> Vec<Measure> {
         until_within(LIMIT, "every schedule has caught up", async || watch.count(&reached).await == 0).await;
 
         let times = watch.count("select count(*) from tenure.schedule_run").await;
-        let missing = "select coalesce(sum(extract(epoch from span.last - span.first)::bigint + 1 - span.runs), 0)::bigint
-            from (select min(logical_at) as first, max(logical_at) as last, count(*) as runs from tenure.schedule_run group by schedule_id) span";
+        // From a schedule's anchor to before the first time that nothing was done about.
+        let missing = "select coalesce(sum(extract(epoch from s.next_at)::bigint - floor(extract(epoch from s.anchor_at))::bigint - 1
+              - (select count(*) from tenure.schedule_run r where r.schedule_id = s.id)), 0)::bigint
+            from tenure.schedule s";
         let late = async |of: f64| {
             let late = format!("select (1000 * percentile_cont({of}) within group (order by extract(epoch from noted_at - logical_at)))::bigint from tenure.schedule_run");
             watch.count(&late).await as f64 / 1_000.0

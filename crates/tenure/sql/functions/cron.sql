@@ -54,6 +54,10 @@ begin
   end if;
   v_step := tenure.tick(0);
   v_promoted := v_promoted + (v_step ->> 'promoted')::bigint;
+  if json_array_length(v_step -> 'net') > 0 then
+    -- Its duties are for a worker, who asks again.
+    perform tenure.set_turn('net', clock_timestamp());
+  end if;
   -- tick does not wait until a turn that moved nothing is on disk; this one may have.
   if v_promoted + (v_fired ->> 'jobs')::bigint > 0 then
     perform set_config('synchronous_commit', c_commit, true);

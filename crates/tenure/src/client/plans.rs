@@ -141,19 +141,24 @@ impl<'a> Round<'a> {
     }
 
     async fn make_and_undo(&mut self, call: &Call, lock: i32, seen: &mut Seen) -> Result<(), Error> {
-        if call.tables.contains(&"partition") && column::<bool>(&self.one(&RANGES_GOING, &[]).await?, 0)? {
-            seen.leave_out(call.name, "a range of old jobs may be removed as a whole at this step");
-            return Ok(());
-        }
         self.run("savepoint alone").await?;
         self.counts.clear();
         let is_free: bool = column(&self.one(&TAKE_DUTIES, &[&lock]).await?, 0)?;
-        let made = if is_free { Some(self.measured(call, call.name.to_owned(), DOCTOR).await?) } else { None };
+        // Once nobody else can decide on it.
+        let removes_a_range =
+            is_free && call.tables.contains(&"partition") && column::<bool>(&self.one(&RANGES_GOING, &[]).await?, 0)?;
+        let made = match is_free && !removes_a_range {
+            true => Some(self.measured(call, call.name.to_owned(), DOCTOR).await?),
+            false => None,
+        };
         self.counts.clear();
         // Gives the locks back as well.
         self.run("rollback to savepoint alone; release savepoint alone").await?;
         match made {
             Some(made) => seen.add(made),
+            None if removes_a_range => {
+                seen.leave_out(call.name, "a range of old jobs may be removed as a whole at this step");
+            }
             None => seen.leave_out(call.name, "a worker was at it each time"),
         }
         Ok(())

@@ -25,7 +25,7 @@ pub enum Line {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Command {
     pub rule: String,
-    /// Of CRON_TZ, or TZ, above it.
+    /// Of CRON_TZ above it.
     pub zone: Option<String>,
     pub user: Option<String>,
     pub command: String,
@@ -85,7 +85,8 @@ fn command(line: &str, with_user: bool, env: &BTreeMap<String, String>) -> Resul
     if command.is_empty() {
         return Err("it has no command".to_owned());
     }
-    let zone = env.get("CRON_TZ").or_else(|| env.get("TZ")).filter(|zone| !zone.is_empty()).cloned();
+    // TZ is the command's own: crons that know a zone for their times read it from CRON_TZ alone.
+    let zone = env.get("CRON_TZ").filter(|zone| !zone.is_empty()).cloned();
     let env = env.iter().filter(|(name, _)| *name != "CRON_TZ").map(|(name, value)| (name.clone(), value.clone()));
     Ok(Command { rule, zone, user, command, stdin, env: env.collect() })
 }

@@ -1,7 +1,8 @@
 -- cron: pg_cron in the place of workers: what has to happen now and then when none is up, and what there is to know about its set-up. docs/operate/pg_cron.md
 
 -- tick: for pg_cron, each minute or more often. Promotes what is due, fires the schedules whose time has come by the times ahead, takes the jobs of dead workers
--- and does what else maintenance has to (see tick with a worker). Where workers live they come first: it fires only what is overdue by 5 s.
+-- and does what else maintenance has to (see tick with a worker). Where workers live they come first: it leaves turns of maintenance to them, and fires only what
+-- is overdue by 5 s.
 -- Returns {"ran": false while another one runs, "promoted", "rescued", "jobs": fired, "failed": schedules that could not fire}.
 -- Locks: a transaction-level advisory lock of its own, without waiting; then those of promote, fire, net and tick, none of which wait. tick with its rescue comes last:
 -- the row of a worker that is suspected is locked to the end of the transaction. What fails is named in a warning.
@@ -52,12 +53,9 @@ begin
       end;
     end loop;
   end if;
-  v_step := tenure.tick(0);
+  -- A turn is news for the worker that does it, of what is due next: where workers live it is theirs.
+  v_step := case when c_workers then '{"promoted": 0, "rescued": 0}'::json else tenure.tick(0) end;
   v_promoted := v_promoted + (v_step ->> 'promoted')::bigint;
-  if json_array_length(v_step -> 'net') > 0 then
-    -- Its duties are for a worker, who asks again.
-    perform tenure.set_turn('net', clock_timestamp());
-  end if;
   -- tick does not wait until a turn that moved nothing is on disk; this one may have.
   if v_promoted + (v_fired ->> 'jobs')::bigint > 0 then
     perform set_config('synchronous_commit', c_commit, true);

@@ -49,6 +49,8 @@ pub enum Command {
     Schedule(cmd::schedule::Schedule),
     #[command(subcommand)]
     Backfill(cmd::backfill::Backfill),
+    #[command(subcommand)]
+    Limit(cmd::limit::Limit),
     Prune(cmd::prune::Prune),
     #[command(subcommand)]
     Setting(cmd::setting::Setting),

@@ -26,6 +26,10 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 
 /// `EX_DATAERR` of sysexits.h: it will never work. Every other code is a retry, `EX_TEMPFAIL` (75) among them.
 const EXIT_PERMANENT: i32 = 65;
+/// The provider said that it is too much: how long to wait stands on the last line of stderr, `Retry-After: 30`.
+const EXIT_THROTTLED: i32 = 79;
+/// For a program that does not say how long.
+const THROTTLED_WAIT: Duration = Duration::from_secs(10);
 /// What the shell says of a command that cannot be executed, and of one that does not exist.
 const EXIT_NOT_EXECUTABLE: i32 = 126;
 const EXIT_NOT_FOUND: i32 = 127;
@@ -241,6 +245,9 @@ async fn judge<R: AsyncRead + Unpin, S: AsyncRead + Unpin>(
         (_, Some(signal)) => {
             Fail::retry(describe_signal(signal)).cause(Cause::Signal).detail("signal", signal_name(signal))
         }
+        (Some(EXIT_THROTTLED), None) => {
+            Fail::throttled_by(err.last_line().as_deref().and_then(retry_after).unwrap_or(THROTTLED_WAIT))
+        }
         (code, None) => {
             let code = code.unwrap_or_default();
             let said = err.last_line().map(|line| format!(": {line}")).unwrap_or_default();
@@ -251,6 +258,13 @@ async fn judge<R: AsyncRead + Unpin, S: AsyncRead + Unpin>(
     };
     let stdout = out.end_text();
     Err(if stdout.is_empty() { fail } else { fail.detail("stdout", stdout) })
+}
+
+/// "Retry-After: 30", in seconds, as a provider's answer says it.
+fn retry_after(line: &str) -> Option<Duration> {
+    let (name, value) = line.split_once(':')?;
+    let is_it = name.trim().eq_ignore_ascii_case("retry-after");
+    is_it.then(|| value.trim().parse().ok()).flatten().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// JSON is the result. Other text leaves none; its end is kept as the job's progress, and so is that of JSON that is too much for a result.
@@ -333,6 +347,15 @@ mod tests {
         check(255 << 8, None);
         assert_eq!(describe_signal(9), "the program was ended by SIGKILL (out of memory? see `dmesg`)");
         assert_eq!(signal_name(64), "signal 64");
+    }
+
+    #[test]
+    fn how_long_to_wait_is_read_from_the_last_line() {
+        assert_eq!(retry_after("Retry-After: 30"), Some(Duration::from_secs(30)));
+        assert_eq!(retry_after(" retry-after:1.5 "), Some(Duration::from_millis(1_500)));
+        for line in ["", "30", "Retry-After:", "Retry-After: -1", "Retry-After: soon"] {
+            assert_eq!(retry_after(line), None, "{line}");
+        }
     }
 
     #[test]

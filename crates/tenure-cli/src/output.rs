@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use tenure::Error;
+
+use crate::exit::Outcome;
 
 /// What [`last_lines`] shows: a screen, and no line that fills it alone.
 const LAST_LINES: usize = 20;
@@ -34,6 +37,37 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
         false => serde_json::to_string(value)?,
     };
     Ok(line(&text)?)
+}
+
+/// A page of a list.
+pub struct Page<'a, T> {
+    /// What is on it.
+    pub items: &'a [T],
+    /// How much there may be on it.
+    pub limit: usize,
+}
+
+impl<'a, T> Page<'a, T> {
+    /// As a JSON array.
+    pub fn json<J: Serialize>(&self, of: impl Fn(&'a T) -> J) -> Outcome {
+        json(&self.items.iter().map(of).collect::<Vec<_>>())?;
+        Ok(0)
+    }
+
+    /// As a table, and on stderr the words for the next page, from the last item of this one.
+    pub fn table(
+        &self,
+        header: &[&str],
+        none: &str,
+        row: impl Fn(&T) -> Result<Vec<String>, Error>,
+        next: impl Fn(&T) -> String,
+    ) -> Outcome {
+        table(header, self.items.iter().map(row).collect::<Result<_, Error>>()?, none)?;
+        if let Some(last) = self.items.last().filter(|_| self.items.len() == self.limit) {
+            eprintln!("there may be more: {}", next(last));
+        }
+        Ok(0)
+    }
 }
 
 /// Rows under a header; or the words for "none", on stderr.
@@ -99,11 +133,6 @@ pub fn instant(at: SystemTime) -> String {
     }
 }
 
-/// An instant, or nothing.
-pub fn instant_or_empty(at: Option<SystemTime>) -> String {
-    at.map(instant).unwrap_or_default()
-}
-
 /// How long ago, or in how long, in its two largest units: `3m 20s ago`, `in 2h 5m`.
 pub fn relative(at: SystemTime, now: SystemTime) -> String {
     match now.duration_since(at) {
@@ -125,10 +154,7 @@ pub fn rough(duration: Duration) -> String {
 
 /// A duration as it is typed, in its largest whole unit: `500ms`, `90s`, `7d`.
 pub fn exact(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let whole = units.into_iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit));
-    whole.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
+    tenure::duration::show(duration)
 }
 
 /// The start of a text, on one line.

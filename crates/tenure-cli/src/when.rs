@@ -52,6 +52,19 @@ impl ZoneOfInput {
     }
 }
 
+/// The zone of a rule that is typed. One that the environment names is for rules that name none, and changes no schedule that has one.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ZoneOfRule {
+    /// Time zone of the rule, and of instants that name none: Europe/Berlin, UTC [env: TENURE_ZONE]
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+}
+
+/// What the environment names for whatever names no zone itself.
+pub fn zone_of_environment() -> Option<String> {
+    std::env::var("TENURE_ZONE").ok().filter(|zone| !zone.is_empty())
+}
+
 /// The zone of what is shown: it changes no instant.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ShownZone {

@@ -181,3 +181,30 @@ async fn a_program_that_cannot_be_started_for_now_is_tried_again_and_uses_no_att
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_was_throttled_slows_down_the_limit_and_uses_no_attempt() {
+    with_database(async |db| {
+        let client = db.client().await;
+        client.set_limit("provider", tenure::Limit::new().rate(tenure::Rate::per_second(100))).await.expect("set");
+        let job = Enqueue::raw("asks", RawJson::parse("{}").expect("JSON")).under("provider");
+        let id = client.enqueue(job).await.expect("enqueued");
+        let _working = work(db, &["--exec", "asks=echo 'Retry-After: 60' >&2; exit 79"]);
+        until_within(LIMIT, "the job waits for the provider", async || {
+            let seen = client.get(id).await.expect("a look").expect("the job");
+            if seen.status == State::Snoozed { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+        assert_eq!(client.get(id).await.expect("a look").expect("the job").attempt, 0);
+        // Another one does not start, and the next claim finds what the first one said.
+        let other = client.enqueue(Enqueue::raw("asks", RawJson::parse("{}").expect("JSON")).under("provider")).await;
+        until_within(LIMIT, "the limit is slowed down", async || {
+            let limit = client.limits(Some("provider"), 0).await.expect("limits").remove(0);
+            if limit.blocked_until.is_some() && limit.pace <= 0.5 { Ok(()) } else { Err(format!("{limit:?}")) }
+        })
+        .await;
+        let other = client.get(other.expect("enqueued")).await.expect("a look").expect("the job");
+        assert_eq!((other.status, other.attempt), (State::Held, 0));
+    })
+    .await;
+}

@@ -8,10 +8,14 @@ mod declared;
 mod doctor;
 #[path = "verbs/input.rs"]
 mod input;
+#[path = "verbs/limit.rs"]
+mod limit;
 #[path = "verbs/newcomer.rs"]
 mod newcomer;
 #[path = "verbs/queue.rs"]
 mod queue;
+#[path = "verbs/schedule.rs"]
+mod schedule;
 #[path = "verbs/schema.rs"]
 mod schema;
 #[path = "verbs/stats.rs"]
@@ -35,9 +39,19 @@ struct End {
 
 /// Runs `tenure` on the database, with this text on stdin.
 fn tenure_with(db: &TestDatabase, args: &[&str], stdin: &str) -> End {
+    run(db, &[], args, stdin)
+}
+
+/// Runs `tenure` on the database, with these variables.
+fn tenure_in(db: &TestDatabase, variables: &[(&str, &str)], args: &[&str]) -> End {
+    run(db, variables, args, "")
+}
+
+fn run(db: &TestDatabase, variables: &[(&str, &str)], args: &[&str], stdin: &str) -> End {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
         .args(args)
         .env("DATABASE_URL", db.url())
+        .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -23,6 +23,10 @@ const ONE_READY_OF: usize = 50;
 const ONE_MINUTE_OF: usize = 200;
 /// Those of 29 days: none is old enough to be removed.
 const MINUTES_MAX: usize = 29 * 24 * 60;
+/// Of so many there is one schedule, which rests until next year, and a backfill that has ended.
+const ONE_SCHEDULE_OF: usize = 1_000;
+/// What is noted of each.
+const RUNS: i64 = 20;
 
 /// The tables that grow with the jobs, or with what is noted about them.
 pub(crate) const GROWING: &[&str] = &[
@@ -39,6 +43,9 @@ pub(crate) const GROWING: &[&str] = &[
     "stat_delta",
     "stat_minute",
     "stat_worker",
+    "schedule",
+    "schedule_run",
+    "schedule_backfill",
 ];
 
 /// Blocks of ids, from the first one to before the last.
@@ -102,6 +109,7 @@ pub(crate) async fn fill(stage: &Stage, jobs: usize) {
         }
         let minutes = jobs / ONE_MINUTE_OF;
         other.execute(MINUTES, &[&(minutes.min(MINUTES_MAX) as i64)]).await?;
+        other.execute(SCHEDULES, &[&((jobs / ONE_SCHEDULE_OF) as i64), &RUNS]).await?;
         other.execute(WORKER_MINUTES, &[&(minutes as i64)]).await
     };
     tokio::try_join!(all, places).unwrap_or_else(|e| panic!("{}", text(&e)));
@@ -186,6 +194,19 @@ const WORKER_MINUTES: &str = "
     select tenure.minute_of(clock_timestamp()) - (n % 1400 + 1) * interval '1 minute', n / 1400 + 1000000, 1, '{9}', '{3}', '{9}', '{3}', 0
     from generate_series(0, $1::bigint - 1) as n
     on conflict do nothing";
+const SCHEDULES: &str = "
+    with added as (
+      insert into tenure.schedule (name, rule, zone, anchor_at, gap, twice, missed, missed_max, missed_window_ms, overlap, jitter_ms, kind, payload, queue, priority,
+                                   max_attempts, next_at, look_at)
+      select format('s%s of %s', n, (select count(*) from tenure.schedule)), '@yearly', 'UTC', clock_timestamp(), 'next', 'first', 'latest', 100, 86400000, 'skip', 0, 'act',
+             '{}', 'default', 2, 5, clock_timestamp() + interval '1 year', clock_timestamp() + interval '1 year'
+      from generate_series(1, $1::bigint) as n
+      returning id),
+    filled as (
+      insert into tenure.schedule_backfill (schedule_id, times, at_once, priority, again, done, skipped, created_by, ended_at, look_at)
+      select a.id, array[timestamptz '2026-01-01Z'], 1, 4, false, 1, 1, 'me', clock_timestamp(), clock_timestamp() + interval '7 days' from added a)
+    insert into tenure.schedule_run (schedule_id, logical_at, state)
+    select a.id, date_trunc('hour', clock_timestamp()) - n * interval '1 hour', 'overlap' from added a cross join generate_series(1, $2::bigint) as n";
 /// The next turn of the statistics finds nothing of it.
 const COUNTED: &str = "update tenure.duty set place = (select s.last_value * 128 + 127 from tenure.block_id s), mark = null, mark_xid = null where name = 'enqueued'";
 const KEPT: &str = "

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure::{Client, Context, Enqueue, Fail, Job, JobId, KindOptions, RawJson, RetryPolicy, Worker};
+use tenure::{
+    Client, Context, Enqueue, Fail, Job, JobId, KindOptions, RawJson, RetryPolicy, RunningWorker, Worker, WorkerBuilder,
+};
 use tokio::sync::Semaphore;
 use tokio_postgres::NoTls;
 
@@ -34,8 +36,37 @@ pub fn run(options: WorkerOptions) -> i32 {
 
 async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
     let hands = Arc::new(Hands::new(&options).await?);
+    let mut workers = Vec::new();
+    for n in 0..options.workers {
+        let name = if n == 0 { options.name.clone() } else { format!("{}-{n}", options.name) };
+        workers.push(worker(&options, &name, &hands).start().await?);
+    }
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    terminate.recv().await;
+    let mut clean = true;
+    workers.iter().for_each(RunningWorker::shutdown);
+    for mut running in workers {
+        let summary = tokio::select! {
+            summary = running.join() => Some(summary),
+            _ = terminate.recv() => None,
+        };
+        let summary = match summary {
+            Some(summary) => summary,
+            None => {
+                running.abort();
+                running.join().await
+            }
+        };
+        clean &= summary.clean;
+    }
+    hands.reports.flush().await;
+    Ok(i32::from(!clean))
+}
+
+/// A worker as the options say, under this name.
+fn worker(options: &WorkerOptions, name: &str, hands: &Arc<Hands>) -> WorkerBuilder {
     let mut worker = Worker::builder(&options.url)
-        .name(&options.name)
+        .name(name)
         .lease(options.lease)
         .shutdown_grace(options.shutdown_grace)
         .pooler(options.pooler);
@@ -59,6 +90,10 @@ async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
             });
             continue;
         }
+        if kind == NOOP_KIND {
+            worker = worker.handle_raw(kind, kind_options.clone(), |_ctx, _payload| async { Ok(None) });
+            continue;
+        }
         if kind == ABORT_KIND {
             // Before anything else happens, even the report of its start.
             worker = worker.handle_raw(kind, kind_options.clone(), |_ctx, _payload| -> Never { std::process::abort() });
@@ -70,24 +105,11 @@ async fn work(options: WorkerOptions) -> anyhow::Result<i32> {
             async move { hands.run(ctx, payload).await }
         });
     }
-    let mut running = worker.start().await?;
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    terminate.recv().await;
-    running.shutdown();
-    let summary = tokio::select! {
-        summary = running.join() => Some(summary),
-        _ = terminate.recv() => None,
-    };
-    let summary = match summary {
-        Some(summary) => summary,
-        None => {
-            running.abort();
-            running.join().await
-        }
-    };
-    hands.reports.flush().await;
-    Ok(i32::from(!summary.clean))
+    worker
 }
+
+/// A kind whose handler does nothing at all, and reports nothing.
+pub const NOOP_KIND: &str = "noop";
 
 /// A kind whose handler does nothing but abort its process.
 pub const ABORT_KIND: &str = "abort";

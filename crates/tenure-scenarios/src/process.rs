@@ -26,6 +26,8 @@ pub struct WorkerOptions {
     pub queues: Vec<(String, usize)>,
     /// Kinds it handles, all alike.
     pub kinds: Vec<String>,
+    /// Workers in the process, all alike; the first has the name.
+    pub workers: usize,
     /// Lease.
     pub lease: Duration,
     /// Grace of the session lock; `None`: the default.
@@ -62,6 +64,7 @@ impl WorkerOptions {
             probe_url: url.into(),
             queues: vec![("default".into(), 8)],
             kinds: vec!["act".into()],
+            workers: 1,
             lease: Duration::from_secs(30),
             reconnect_grace: None,
             shutdown_grace: Duration::from_secs(5),

@@ -67,6 +67,9 @@ pub struct Trailer {
     /// Queues that are paused.
     #[serde(default)]
     pub paused: Vec<String>,
+    /// Ms until there may be something under limits.
+    #[serde(default)]
+    pub look_ms: Option<i64>,
 }
 
 /// How a worker registers.
@@ -125,12 +128,17 @@ impl Hand {
 
     /// Claims up to `want` jobs from each queue and remembers the cursors.
     pub async fn claim(&mut self, want: i32) -> Answer<(Vec<Leased>, Trailer)> {
+        self.claim_at_most(want, None).await
+    }
+
+    /// The same, and so many of all queues together; none: as many as anybody gets.
+    pub async fn claim_at_most(&mut self, want: i32, most: Option<i32>) -> Answer<(Vec<Leased>, Trailer)> {
         let wants = vec![want; self.queues.len()];
         let rows = self
             .sql
             .query(
                 "select lease_id, job_id, attempt, kind, payload::text, slot \
-                 from tenure.claim($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, false)",
+                 from tenure.claim($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, false, $9)",
                 &[
                     &self.worker,
                     &self.token,
@@ -140,6 +148,7 @@ impl Hand {
                     &self.solo_kinds,
                     &LANES.as_slice(),
                     &self.after,
+                    &most,
                 ],
             )
             .await?;

@@ -4,8 +4,10 @@
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
-use tokio_postgres::NoTls;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::{NoTls, Statement};
+
+/// Reports in one transaction, at most.
+const TOGETHER_MAX: usize = 100;
 
 /// Where reports go; a copy for everybody who reports.
 #[derive(Clone, Debug)]
@@ -77,54 +79,78 @@ impl Reports {
     }
 }
 
+/// What waited while the last ones were written is written together, so that no handler holds its slot for the sake of being watched.
 async fn write_all(url: String, mut receive: mpsc::UnboundedReceiver<(Report, oneshot::Sender<()>)>) {
     let mut session = None;
-    while let Some((report, done)) = receive.recv().await {
-        while !written(&mut session, &url, &report).await {
+    let mut waiting = Vec::new();
+    while receive.recv_many(&mut waiting, TOGETHER_MAX).await > 0 {
+        while !written(&mut session, &url, &waiting).await {
             session = None;
             // sleep: the database may be away, and it is not asked without a pause.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let _ = done.send(());
+        for (_, done) in waiting.drain(..) {
+            let _ = done.send(());
+        }
     }
 }
 
-/// Writes one report; false when the session is gone and another one may do.
-async fn written(session: &mut Option<tokio_postgres::Client>, url: &str, report: &Report) -> bool {
-    if session.is_none() {
-        *session = connect(url).await;
+/// A session, and what is said in it.
+struct Writer {
+    sql: tokio_postgres::Client,
+    start: Statement,
+    end: Statement,
+}
+
+impl Writer {
+    async fn connect(url: &str) -> Option<Writer> {
+        let (sql, connection) = tokio_postgres::connect(url, NoTls).await.ok()?;
+        tokio::spawn(connection);
+        // With its key, so that one whose answer was lost is not written twice.
+        let start = "insert into probe (run_key, job_id, attempt, fence, pid, worker, key, started_at)
+            values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() - $8 * interval '1 microsecond') on conflict (run_key) do nothing";
+        let end = "update probe set finished_at = clock_timestamp() - $3 * interval '1 microsecond', outcome = $2 where run_key = $1";
+        let (start, end) = (sql.prepare(start).await.ok()?, sql.prepare(end).await.ok()?);
+        Some(Writer { sql, start, end })
     }
-    let Some(sql) = session else { return false };
-    let result = match report {
-        Report::Started { run, job, attempt, fence, worker, key, at } => {
-            let pid = std::process::id() as i32;
-            // With its key, so that one whose answer was lost is not written twice.
-            let start = "insert into probe (run_key, job_id, attempt, fence, pid, worker, key, started_at)
-                values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() - $8 * interval '1 microsecond') on conflict (run_key) do nothing";
-            let ago = microseconds_since(*at);
-            let params: [&(dyn ToSql + Sync); 8] = [run, job, attempt, fence, &pid, worker, key, &ago];
-            sql.execute(start, &params).await
+
+    /// All or none.
+    async fn write(&mut self, reports: &[(Report, oneshot::Sender<()>)]) -> Result<(), tokio_postgres::Error> {
+        let tx = self.sql.transaction().await?;
+        for (report, _) in reports {
+            match report {
+                Report::Started { run, job, attempt, fence, worker, key, at } => {
+                    let (pid, ago) = (std::process::id() as i32, microseconds_since(*at));
+                    tx.execute(&self.start, &[run, job, attempt, fence, &pid, worker, key, &ago]).await?;
+                }
+                Report::Ended { run, outcome, at } => {
+                    tx.execute(&self.end, &[run, outcome, &microseconds_since(*at)]).await?;
+                }
+                Report::Flush => {}
+            }
         }
-        Report::Ended { run, outcome, at } => {
-            let end = "update probe set finished_at = clock_timestamp() - $3 * interval '1 microsecond', outcome = $2 where run_key = $1";
-            sql.execute(end, &[run, outcome, &microseconds_since(*at)]).await
-        }
-        Report::Flush => return true,
-    };
+        tx.commit().await
+    }
+}
+
+/// Writes them; false when the session is gone and another one may do.
+async fn written(session: &mut Option<Writer>, url: &str, reports: &[(Report, oneshot::Sender<()>)]) -> bool {
+    if reports.iter().all(|(report, _)| matches!(report, Report::Flush)) {
+        return true;
+    }
+    if session.is_none() {
+        *session = Writer::connect(url).await;
+    }
+    let Some(writer) = session else { return false };
+    let result = writer.write(reports).await;
     if let Err(e) = &result
-        && !sql.is_closed()
+        && !writer.sql.is_closed()
     {
-        eprintln!("report {report:?}: {e:?}");
+        eprintln!("reports {:?}: {e:?}", reports.iter().map(|(report, _)| report).collect::<Vec<_>>());
     }
     result.is_ok()
 }
 
 fn microseconds_since(at: Instant) -> f64 {
     at.elapsed().as_micros() as f64
-}
-
-async fn connect(url: &str) -> Option<tokio_postgres::Client> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.ok()?;
-    tokio::spawn(connection);
-    Some(client)
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Bound;
+
 /// How large to play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
@@ -62,6 +64,8 @@ pub const SCHEDULERS: Sized<usize> = sized(3, 5);
 pub const SCHEDULE_TIME: Sized<Duration> = seconds(8, 600);
 /// A worker is frozen, and mostly killed, every so often.
 pub const SCHEDULE_KILL_EVERY: Sized<Duration> = seconds(2, 10);
+/// Seconds after which the last of [`MANY_SCHEDULES`] has fired.
+pub const MANY_FIRED: Sized<Bound> = sized(Bound::AtMost(1.5), Bound::AtMost(3.0));
 /// Schedules that are due at one instant.
 pub const MANY_SCHEDULES: Sized<usize> = sized(1_000, 10_000);
 /// Jobs that are due at random instants, and within which time.
@@ -248,3 +252,27 @@ pub const SPEED_1K: Sized<usize> = sized(5_000, 200_000);
 pub const SPEED_64K: Sized<usize> = sized(200, 10_000);
 /// Jobs with and without statistics: so many that workers report several times, and the database counts for some time.
 pub const SPEED_STATISTICS: Sized<usize> = sized(50_000, 2_000_000);
+/// How long a rate is watched, and what part of it has to be used.
+pub const RATE_TIME: Sized<Duration> = seconds(6, 60);
+/// See [`RATE_TIME`]. In a short time on a busy machine a token more is lost.
+pub const RATE_PART: Sized<f64> = sized(0.9, 0.98);
+/// Jobs that are worked off in a row, plain and under limits, and how often.
+pub const LIMIT_JOBS: Sized<usize> = sized(2_000, 100_000);
+/// See [`LIMIT_JOBS`].
+pub const LIMIT_ROUNDS: Sized<usize> = sized(1, 3);
+/// What part of the plain queue's throughput is left under a limit that is not exhausted; a short run says little.
+pub const LIMIT_WIDE: Sized<Bound> = sized(Bound::Shown, Bound::AtLeast(0.8));
+/// The same with 10,000 keys.
+pub const LIMIT_KEYS: Sized<Bound> = sized(Bound::Shown, Bound::AtLeast(0.5));
+/// Jobs of one tenant beside 99 with ten each.
+pub const FAIR_JOBS: Sized<usize> = sized(20_000, 100_000);
+/// Jobs of each of three keys with different shares.
+pub const SHARE_JOBS: Sized<usize> = sized(1_000, 10_000);
+/// Jobs that wait behind a limit that is used up, and the claims that are timed beside them.
+pub const HELD_JOBS: Sized<usize> = sized(20_000, 1_000_000);
+/// See [`HELD_JOBS`].
+pub const HELD_CLAIMS: Sized<usize> = sized(30, 300);
+/// What part of a claim's speed is left beside them; few claims on a busy machine say little.
+pub const HELD_PART: Sized<Bound> = sized(Bound::Shown, Bound::AtLeast(0.9));
+/// How long workers are killed and the database restarts under twenty limits.
+pub const LIMIT_CHAOS: Sized<Duration> = seconds(12, 300);

@@ -15,25 +15,27 @@ grant usage on schema tenure to tenure_producer, tenure_worker, tenure_viewer, t
 
 -- Verbs that take JSON have three forms, so that their parameters name them.
 grant execute on function tenure.enqueue(text, json, text, integer, timestamptz, bigint, integer, bigint), tenure.enqueue(text, jsonb, text, integer, timestamptz, bigint, integer, bigint), tenure.enqueue(text, text, text, integer, timestamptz, bigint, integer, bigint),
-  tenure.enqueue_many, tenure.enqueue_inbox to tenure_producer, tenure_worker, tenure_admin;
+  tenure.enqueue_many, tenure.enqueue_inbox, tenure.enqueue_limited, tenure.enqueue_many_limited to tenure_producer, tenure_worker, tenure_admin;
 -- Not txid: rows belong to the transaction that writes them.
-grant insert (kind, payload, queue, priority, run_at, max_attempts, timeout_ms) on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
+grant insert (kind, payload, queue, priority, run_at, max_attempts, timeout_ms, limits) on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
 
 grant execute on function tenure.register_worker, tenure.attach_worker, tenure.heartbeat, tenure.leave_worker, tenure.claim, tenure.sleep, tenure.wake,
   tenure.complete_many, tenure.fail, tenure.release, tenure.ended_by, tenure.leases_of, tenure.note_overruns, tenure.refuse_kinds, tenure.tick(bigint, boolean), tenure.net, tenure.retain,
-  tenure.record_stats, tenure.fold_stats,
+  tenure.record_stats, tenure.fold_stats, tenure.throttle_job,
   tenure.complete(bigint, bigint, json), tenure.complete(bigint, bigint, jsonb), tenure.complete(bigint, bigint, text),
   tenure.progress(bigint, bigint, json), tenure.progress(bigint, bigint, jsonb), tenure.progress(bigint, bigint, text) to tenure_worker;
 
 grant execute on function tenure.jobs_in, tenure.leases, tenure.end_of, tenure.idempotency_key_of, tenure.queue_stats, tenure.sightings, tenure.keeps, tenure.settings, tenure.unhandled_kinds, tenure.pick_jobs, tenure.count_jobs, tenure.waits_for, tenure.line_of, tenure.outline,
-  tenure.stats, tenure.worker_stats, tenure.uncounted_since, tenure.percentile_ms to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
+  tenure.stats, tenure.worker_stats, tenure.uncounted_since, tenure.percentile_ms, tenure.limits, tenure.queue_bounds to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.jobs to tenure_viewer, tenure_worker, tenure_producer, tenure_admin;
 grant select on tenure.dead_letter, tenure.attempt_error, tenure.queue, tenure.kind_pause, tenure.worker_list, tenure.replacement, tenure.migration to tenure_viewer, tenure_admin, tenure_worker;
 
 grant execute on function tenure.cancel, tenure.cancel_many, tenure.discard, tenure.pause, tenure.resume, tenure.pause_kind, tenure.resume_kind, tenure.settle_pause,
-  tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick(bigint, boolean), tenure.net, tenure.set_keep, tenure.set_setting, tenure.retain, tenure.walk_anew, tenure.retain_preview, tenure.fold_stats,
+  tenure.drain_worker, tenure.rescue, tenure.promote, tenure.tick(bigint, boolean), tenure.net, tenure.set_keep, tenure.set_setting, tenure.retain, tenure.walk_anew, tenure.retain_preview, tenure.fold_stats, tenure.set_limit, tenure.remove_limit, tenure.set_queue_bound, tenure.remove_queue_bound,
   tenure.requeue(bigint, json, timestamptz), tenure.requeue(bigint, jsonb, timestamptz), tenure.requeue(bigint, text, timestamptz) to tenure_admin;
 grant execute on function tenure.retain_preview to tenure_viewer;
+-- Whoever meets a limit's provider may say that it is too much.
+grant execute on function tenure.throttle to tenure_producer, tenure_worker, tenure_admin;
 -- It names roles and programs of other sessions: for those who operate.
 grant execute on function tenure.vacuum_horizon to tenure_viewer, tenure_worker, tenure_admin;
 grant execute on function tenure.cancel, tenure.cancel_settled, tenure.reschedule, tenure.run_now to tenure_producer, tenure_worker, tenure_admin;

@@ -20,6 +20,8 @@ pub enum ErrorCode {
     NotFound,
     /// The job or queue exists, but its state does not allow the verb.
     Refused,
+    /// The queue is bounded and has no room for so many jobs more.
+    Full,
     /// The database cannot be reached, or the connection broke.
     Unreachable,
     /// A wait was longer than its limit, here or in the database.
@@ -43,12 +45,13 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code.
-    pub const ALL: [ErrorCode; 14] = [
+    pub const ALL: [ErrorCode; 15] = [
         ErrorCode::LeaseLost,
         ErrorCode::BadInput,
         ErrorCode::WorkerGone,
         ErrorCode::NotFound,
         ErrorCode::Refused,
+        ErrorCode::Full,
         ErrorCode::Unreachable,
         ErrorCode::Timeout,
         ErrorCode::Conflict,
@@ -68,6 +71,7 @@ impl ErrorCode {
             ErrorCode::WorkerGone => "worker_gone",
             ErrorCode::NotFound => "not_found",
             ErrorCode::Refused => "refused",
+            ErrorCode::Full => "full",
             ErrorCode::Unreachable => "unreachable",
             ErrorCode::Timeout => "timeout",
             ErrorCode::Conflict => "conflict",
@@ -92,6 +96,7 @@ impl ErrorCode {
             | ErrorCode::WorkerGone
             | ErrorCode::NotFound
             | ErrorCode::Refused
+            | ErrorCode::Full
             | ErrorCode::Denied
             | ErrorCode::Schema
             | ErrorCode::Database
@@ -266,6 +271,7 @@ fn meaning(sqlstate: &str) -> (ErrorCode, Option<&'static str>) {
         "TN004" => (ErrorCode::NotFound, None),
         "TN005" => (ErrorCode::Refused, None),
         "TN006" => (ErrorCode::Schema, None),
+        "TN007" => (ErrorCode::Full, None),
         "40001" | "40P01" => (ErrorCode::Conflict, Some("run the whole transaction again")),
         "55P03" => {
             (ErrorCode::Timeout, Some("another transaction holds the lock: look at pg_stat_activity for old ones"))
@@ -315,6 +321,7 @@ mod tests {
         check("TN004", ErrorCode::NotFound, false);
         check("TN005", ErrorCode::Refused, false);
         check("TN006", ErrorCode::Schema, false);
+        check("TN007", ErrorCode::Full, false);
         check("40001", ErrorCode::Conflict, true);
         check("40P01", ErrorCode::Conflict, true);
         check("08006", ErrorCode::Unreachable, true);

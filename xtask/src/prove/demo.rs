@@ -1,4 +1,4 @@
-//! The demo with chaos over real files, several runs in a row.
+//! The demo over real files: with chaos, several runs in a row, and with a provider's limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,44 @@ pub(crate) fn with_chaos(url: &str, quick: bool) -> Result<Vec<Measure>> {
     let mut reports = Vec::new();
     for n in 1..=runs {
         say(&format!("demo with chaos, run {n} of {runs}"));
-        reports.push(report(&tenure, &files.0, url)?);
+        reports.push(report(&tenure, &files.0, url, &["--chaos"])?);
     }
     lines(&reports, count)
+}
+
+/// Requests a second that the model server of [`under_its_limit`] takes.
+const PROVIDER_RATE: &str = "25";
+
+/// The demo with a model that takes so many requests a second: with that declared as a limit, and without.
+pub(crate) fn under_its_limit(url: &str, quick: bool) -> Result<Vec<Measure>> {
+    child::run(child::cargo(&["build", "--quiet", "--package", "tenure-cli"]).current_dir(child::workspace()))?;
+    let tenure = std::env::current_exe()?.parent().context("this program is in no folder")?.join("tenure");
+    let files = Files::collect(if quick { FILES_QUICK } else { FILES_MIN })?;
+    let rate = ["--provider-rate", PROVIDER_RATE];
+    say("demo with a provider's limit, not declared");
+    let without = report(&tenure, &files.0, url, &rate)?;
+    say("demo with a provider's limit, declared");
+    let declared = report(&tenure, &files.0, url, &[&rate[..], &["--declare-limit"]].concat())?;
+    let refused = |report: &Value| {
+        let requests =
+            report["model_requests"].as_object().context("the report of tenure demo has no model_requests")?;
+        // Those that were answered from store are among them in their own mood.
+        let all: f64 = requests.iter().filter(|(mood, _)| *mood != "replayed").filter_map(|(_, n)| n.as_f64()).sum();
+        Ok::<_, anyhow::Error>(requests.get("rate_limited").and_then(Value::as_f64).unwrap_or_default() / all * 100.0)
+    };
+    let number = |report: &Value, key: &str| report[key].as_f64().with_context(|| format!("the report has no {key}"));
+    let line = |what: &str, bound, measured, unit| {
+        Measure::new(format!("demo, provider's limit: {what}"), bound, measured, unit)
+    };
+    let bad = |report: &Value| Ok::<_, anyhow::Error>(number(report, "lost")? + number(report, "billed_twice")?);
+    Ok(vec![
+        line("calls answered 429, without", Bound::Shown, refused(&without)?, "%"),
+        line("calls answered 429, declared", Bound::AtMost(1.0), refused(&declared)?, "%"),
+        line("lost or billed twice", Bound::Exactly(0.0), bad(&without)? + bad(&declared)?, ""),
+        line("wall time without", Bound::Shown, number(&without, "wall_s")?, "s"),
+        line("wall time, declared", Bound::Shown, number(&declared, "wall_s")?, "s"),
+        line("of the time without", Bound::Shown, number(&declared, "wall_s")? / number(&without, "wall_s")?, ""),
+    ])
 }
 
 /// Over all reports: sums of what must not be, the least or most of what each run must have. A figure that a report lacks is an
@@ -63,9 +98,9 @@ fn lines(reports: &[Value], count: usize) -> Result<Vec<Measure>> {
 
 /// The report of one run. A run that does not keep the promise says so by its exit code and in its figures: those are what is
 /// asked for.
-fn report(tenure: &Path, files: &Path, url: &str) -> Result<Value> {
+fn report(tenure: &Path, files: &Path, url: &str, options: &[&str]) -> Result<Value> {
     let mut command = Command::new(tenure);
-    command.args(["demo", "--chaos", "--json", "--path"]).arg(files).env("DATABASE_URL", url);
+    command.args(["demo", "--json", "--path"]).arg(files).args(options).env("DATABASE_URL", url);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start tenure demo")?;
     read(&output.stdout).with_context(|| format!("tenure demo: {}", output.status))
 }

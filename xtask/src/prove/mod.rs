@@ -9,6 +9,8 @@ mod failures;
 #[cfg(feature = "prove")]
 mod layout;
 #[cfg(feature = "prove")]
+mod limits;
+#[cfg(feature = "prove")]
 mod model;
 #[cfg(feature = "prove")]
 mod parts;
@@ -77,6 +79,8 @@ enum Topic {
     Engine,
     /// Every path on which something goes wrong: cuts, restarts, races, chaos
     Failures,
+    /// Limits are kept exactly, and cost little
+    Limits,
     /// How rows name their jobs: the ways compared
     Layout,
     /// How quick it is, against plain SQL on the same server, and that it stays so
@@ -98,6 +102,7 @@ pub(crate) fn run(prove: &Prove) -> Result<()> {
     match options.topic {
         Topic::Engine => engine::run(&options),
         Topic::Failures => failures::run(&options),
+        Topic::Limits => limits::run(&options),
         Topic::Layout => layout::run(&options),
         Topic::Speed => speed::run(&options),
         Topic::Time => time::run(&options),

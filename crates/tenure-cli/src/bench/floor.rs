@@ -6,6 +6,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use futures_util::SinkExt as _;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_postgres::Statement;
 
 use super::clock::{Times, ms_between, now_ns};
 use super::options::FloorOptions;
@@ -15,9 +17,8 @@ use super::progress::say;
 use super::report::{Figure, Run};
 
 /// Two columns and a primary key.
-const TABLES: &str = "
-    create table floor_copy (id bigint primary key, payload json not null);
-    create table floor_commit (id bigint primary key, payload json not null)";
+const COPY_TABLE: &str = "create table floor_copy (id bigint primary key, payload json not null)";
+const COMMIT_TABLE: &str = "create table if not exists floor_commit (id bigint primary key, payload json not null)";
 /// Trips before those that count.
 const WARM: u32 = 20;
 /// Bytes that COPY sends at a time, about.
@@ -29,49 +30,66 @@ const PIECE: usize = 64 * 1024;
 /// The database fails.
 pub async fn run(place: &Place, options: &FloorOptions) -> Result<Vec<Run>> {
     let payloads = Payloads::new(options.payload)?;
-    place.sql.batch_execute(TABLES).await?;
+    place.sql.batch_execute(COPY_TABLE).await?;
+    let mut trips = Trips::new(place, &payloads).await?;
     let mut runs = Vec::new();
     for round in 1..=options.common.rounds {
         say(&format!("round {round}: {} notifications and commits, a COPY of {} rows", options.trips, options.rows));
-        place.sql.batch_execute("truncate floor_copy, floor_commit").await?;
+        place.sql.batch_execute("truncate floor_copy").await?;
         place.checkpoint().await?;
-        let notifications = notifications(place, options.trips).await?;
-        let commits = commits(place, options.trips, &payloads).await?;
+        let (mut notifications, mut commits) = (Vec::new(), Vec::new());
+        for n in 0..options.trips + WARM {
+            let took = trips.notification().await?;
+            notifications.extend((n >= WARM).then_some(took));
+        }
+        for n in 0..options.trips + WARM {
+            let took = trips.commit().await?;
+            commits.extend((n >= WARM).then_some(took));
+        }
         let copied = copied(place, options, &payloads).await?;
-        runs.push(run_of(options, &notifications, &commits, copied).in_round(round));
+        runs.push(run_of(options, &Times::new(notifications), &Times::new(commits), copied).in_round(round));
     }
     Ok(runs)
 }
 
-/// From the call of NOTIFY to its arrival in another session.
-async fn notifications(place: &Place, trips: u32) -> Result<Times> {
-    let (listener, mut heard) = place.listener().await?;
-    listener.batch_execute("listen tenure_bench_floor").await?;
-    let mut times = Vec::new();
-    for n in 0..trips + WARM {
-        let start = now_ns();
-        let (sent, arrived) = tokio::join!(place.sql.batch_execute("notify tenure_bench_floor"), heard.recv());
-        sent?;
-        let arrived = arrived.context("the listening session was lost")?;
-        if n >= WARM {
-            times.push(ms_between(start, arrived));
-        }
-    }
-    Ok(Times::new(times))
+/// Notifications and commits, one at a time.
+pub(super) struct Trips<'a> {
+    place: &'a Place,
+    /// Held, for it listens.
+    _listener: tokio_postgres::Client,
+    heard: UnboundedReceiver<u64>,
+    insert: Statement,
+    payloads: &'a Payloads,
+    row: i64,
 }
 
-async fn commits(place: &Place, trips: u32, payloads: &Payloads) -> Result<Times> {
-    let insert = place.sql.prepare("insert into floor_commit (id, payload) values ($1, $2::text::json)").await?;
-    let mut times = Vec::new();
-    for n in 0..trips + WARM {
-        let payload = payloads.get(n as usize).get();
-        let start = now_ns();
-        place.sql.execute(&insert, &[&i64::from(n), &payload]).await?;
-        if n >= WARM {
-            times.push(ms_between(start, now_ns()));
-        }
+impl<'a> Trips<'a> {
+    pub(super) async fn new(place: &'a Place, payloads: &'a Payloads) -> Result<Trips<'a>> {
+        place.sql.batch_execute(COMMIT_TABLE).await?;
+        place.sql.batch_execute("truncate floor_commit").await?;
+        let (listener, heard) = place.listener().await?;
+        listener.batch_execute("listen tenure_bench_floor").await?;
+        let insert = place.sql.prepare("insert into floor_commit (id, payload) values ($1, $2::text::json)").await?;
+        Ok(Trips { place, _listener: listener, heard, insert, payloads, row: 0 })
     }
-    Ok(Times::new(times))
+
+    /// From the call of NOTIFY to its arrival in another session, in ms.
+    pub(super) async fn notification(&mut self) -> Result<f64> {
+        let start = now_ns();
+        let notify = self.place.sql.batch_execute("notify tenure_bench_floor");
+        let (sent, arrived) = tokio::join!(notify, self.heard.recv());
+        sent?;
+        Ok(ms_between(start, arrived.context("the listening session was lost")?))
+    }
+
+    /// An insert of one row, until its commit is known, in ms.
+    pub(super) async fn commit(&mut self) -> Result<f64> {
+        let payload = self.payloads.get(self.row as usize).get();
+        self.row += 1;
+        let start = now_ns();
+        self.place.sql.execute(&self.insert, &[&self.row, &payload]).await?;
+        Ok(ms_between(start, now_ns()))
+    }
 }
 
 /// Rows a second.

@@ -1,4 +1,5 @@
-//! Latency: an idle worker, and one job at a time.
+//! Latency: an idle worker, and one job at a time. Between two jobs a notification and a commit of one row, each after a pause like that before a job: an idle machine
+//! is slower with both than a busy one.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use tenure::{Client, Enqueue};
 
 use super::clock::{Times, ms_between, now_ns};
 use super::crew::{AtWork, Crew};
+use super::floor::Trips;
 use super::options::LatencyOptions;
 use super::payload::Payloads;
 use super::place::Place;
@@ -31,41 +33,62 @@ pub async fn run(place: &Place, options: &LatencyOptions) -> Result<Vec<Run>> {
         let mut at_work = crew.begin(place).await?;
         at_work.until_registered().await?;
         let client = place.client(1).connect().await?;
-        let (calls, waits) = one_by_one(&client, &mut at_work, options, payloads).await?;
+        let mut trips = Trips::new(place, payloads).await?;
+        let seen = one_by_one(&client, &mut at_work, &mut trips, options, payloads).await?;
         at_work.stop().await?;
-        Ok(run_of(options, Times::new(calls), Times::new(waits)))
+        Ok(run_of(options, seen))
     })
     .await
 }
 
-/// How long each took from the call, and from its commit, to the start of the handler.
+/// Times in ms.
+#[derive(Default)]
+struct Seen {
+    /// From the call of an enqueue to the start of its handler.
+    calls: Vec<f64>,
+    /// From its commit.
+    waits: Vec<f64>,
+    notifications: Vec<f64>,
+    commits: Vec<f64>,
+}
+
 async fn one_by_one(
     client: &Client,
     at_work: &mut AtWork,
+    trips: &mut Trips<'_>,
     options: &LatencyOptions,
     payloads: &Payloads,
-) -> Result<(Vec<f64>, Vec<f64>)> {
-    let (mut calls, mut waits) = (Vec::new(), Vec::new());
+) -> Result<Seen> {
+    let mut seen = Seen::default();
     let mut progress = Progress::new("jobs", options.jobs.into());
+    // sleep: an idle worker shows by nothing that it is idle.
+    let idle = || tokio::time::sleep(options.pause.mul_f64(0.5 + fastrand::f64()));
     for n in 0..options.jobs + WARM {
-        // sleep: an idle worker shows by nothing that it is idle.
-        tokio::time::sleep(options.pause.mul_f64(0.5 + fastrand::f64())).await;
+        idle().await;
         let job = Enqueue::raw(KIND, payloads.get(n as usize).clone()).queue(QUEUE);
         let called_ns = now_ns();
         let id = client.enqueue(job).await?;
         let committed_ns = now_ns();
         let runs = at_work.next_runs().await?;
         ensure!(runs.len() == 1 && runs[0].job == id.get(), "the worker ran {runs:?} when job {id} was enqueued");
+        idle().await;
+        let notification = trips.notification().await?;
+        idle().await;
+        let commit = trips.commit().await?;
         if n >= WARM {
-            calls.push(ms_between(called_ns, runs[0].started_ns));
-            waits.push(ms_between(committed_ns, runs[0].started_ns));
+            seen.calls.push(ms_between(called_ns, runs[0].started_ns));
+            seen.waits.push(ms_between(committed_ns, runs[0].started_ns));
+            seen.notifications.push(notification);
+            seen.commits.push(commit);
         }
-        progress.at(calls.len() as u64);
+        progress.at(seen.calls.len() as u64);
     }
-    Ok((calls, waits))
+    Ok(seen)
 }
 
-fn run_of(options: &LatencyOptions, calls: Times, waits: Times) -> Run {
+fn run_of(options: &LatencyOptions, seen: Seen) -> Run {
+    let (calls, waits) = (Times::new(seen.calls), Times::new(seen.waits));
+    let (notifications, commits) = (Times::new(seen.notifications), Times::new(seen.commits));
     Run::new()
         .key("concurrency", options.concurrency)
         .figure(Figure::fine("p50_ms", "p50 ms", waits.percentile(50)))
@@ -74,5 +97,7 @@ fn run_of(options: &LatencyOptions, calls: Times, waits: Times) -> Run {
         .figure(Figure::fine("max_ms", "max ms", waits.longest()))
         .figure(Figure::fine("call_p50_ms", "from the call: p50", calls.percentile(50)))
         .figure(Figure::fine("call_p99_ms", "p99", calls.percentile(99)))
+        .figure(Figure::fine("notify_p50_ms", "a NOTIFY: p50", notifications.percentile(50)))
+        .figure(Figure::fine("commit_p50_ms", "a commit: p50", commits.percentile(50)))
         .more("jobs", options.jobs)
 }

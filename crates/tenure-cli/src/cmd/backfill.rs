@@ -111,13 +111,13 @@ fn no_such_backfill(id: i64) -> Failure {
 async fn list(args: List) -> Outcome {
     let client = args.connection.connect().await?;
     let backfills = client.backfills(args.schedule.as_deref(), args.before, Some(args.limit)).await?;
+    let page = output::Page { items: &backfills, limit: args.limit };
     if args.json {
-        output::json(&backfills.iter().map(to_json).collect::<Vec<_>>())?;
-        return Ok(0);
+        return page.json(to_json);
     }
     let now = client.now().await?;
     let row = |backfill: &BackfillInfo| {
-        vec![
+        Ok(vec![
             backfill.id.to_string(),
             backfill.schedule.clone().unwrap_or_default(),
             backfill.state.clone(),
@@ -129,16 +129,10 @@ async fn list(args: List) -> Outcome {
             output::instant(backfill.last_at),
             output::relative(backfill.created_at, now),
             output::start_of(backfill.error.as_deref().unwrap_or_default(), 80),
-        ]
+        ])
     };
     let header = ["ID", "SCHEDULE", "STATE", "DONE", "OPEN", "SKIPPED", "DEAD", "FIRST", "LAST", "BEGUN", "ERROR"];
-    output::table(&header, backfills.iter().map(row).collect(), "no backfills")?;
-    if backfills.len() == args.limit
-        && let Some(last) = backfills.last()
-    {
-        eprintln!("there may be more: --before {}", last.id);
-    }
-    Ok(0)
+    page.table(&header, "no backfills", row, |last| format!("--before {}", last.id))
 }
 
 async fn show(args: Show) -> Outcome {

@@ -16,6 +16,7 @@ use super::job::print_attempts;
 use crate::agree::agreed;
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
+use crate::when::ShownZone;
 use crate::{number, output, when};
 
 /// Look at dead letters, run them again or remove them
@@ -72,6 +73,9 @@ pub struct List {
 pub struct Show {
     /// The job's id
     id: JobId,
+
+    #[command(flatten)]
+    shown: ShownZone,
 
     /// Print a JSON object
     #[arg(long)]
@@ -163,13 +167,13 @@ async fn list(args: List) -> Outcome {
         None => None,
     };
     let letters = client.dead_letters(&filter, after.as_ref(), Some(args.limit)).await?;
+    let page = output::Page { items: &letters, limit: args.limit };
     if args.json {
-        output::json(&letters.iter().map(LetterJson::from).collect::<Vec<_>>())?;
-        return Ok(0);
+        return page.json(LetterJson::from);
     }
     let now = client.now().await?;
     let row = |letter: &DeadLetter| {
-        vec![
+        Ok(vec![
             letter.id.to_string(),
             letter.kind.clone(),
             letter.queue.clone(),
@@ -180,16 +184,10 @@ async fn list(args: List) -> Outcome {
                 None => letter.cause.clone(),
             },
             output::start_of(&letter.message, 80),
-        ]
+        ])
     };
     let header = ["ID", "KIND", "QUEUE", "ATTEMPT", "DIED", "CAUSE", "MESSAGE"];
-    output::table(&header, letters.iter().map(row).collect(), &args.filter.none())?;
-    if letters.len() == args.limit
-        && let Some(last) = letters.last()
-    {
-        eprintln!("there may be more: --after {}", last.id);
-    }
-    Ok(0)
+    page.table(&header, &args.filter.none(), row, |last| format!("--after {}", last.id))
 }
 
 fn no_such_dead_letter(id: JobId) -> Failure {
@@ -211,9 +209,9 @@ async fn show(args: Show) -> Outcome {
         ("queue", letter.queue.clone()),
         ("priority", letter.priority.to_string()),
         ("attempt", format!("{} of {}", letter.attempt, letter.max_attempts)),
-        ("created at", output::instant(letter.created_at)),
-        ("started at", output::instant_or_empty(letter.started_at)),
-        ("died at", output::instant(letter.died_at)),
+        ("created at", args.shown.instant(letter.created_at)?),
+        ("started at", args.shown.instant_or_empty(letter.started_at)?),
+        ("died at", args.shown.instant(letter.died_at)?),
         ("cause", letter.cause.clone()),
         ("message", letter.message.clone()),
         ("fingerprint", letter.fingerprint.clone()),
@@ -223,8 +221,8 @@ async fn show(args: Show) -> Outcome {
         ("requeued as", optional(letter.replaced_by)),
         ("payload", letter.payload.to_string()),
     ])?;
-    print_attempts(&client.attempt_errors(args.id).await?)?;
-    group::print_line(&line)?;
+    print_attempts(&client.attempt_errors(args.id).await?, &args.shown)?;
+    group::print_line(&line, &args.shown)?;
     Ok(0)
 }
 

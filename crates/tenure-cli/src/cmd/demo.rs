@@ -18,6 +18,7 @@ use crate::{number, output};
 Examples:
   tenure dev --exec 'tenure demo --chaos'        on a private server
   tenure demo --path ~/notes --query tax         your own files and question
+  tenure demo --provider-rate 40 --declare-limit   a model that takes 40 requests a second
   tenure demo --chaos --json | jq .rescues")]
 pub struct Demo {
     /// A folder, or one file [default: this project's own files, filled up with the sources of its dependencies]
@@ -40,6 +41,14 @@ pub struct Demo {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::within(0..=u64::MAX))]
     seed: u64,
 
+    /// Requests that the model server takes in each second; it answers 429 to more, and to no others [default: 429 at random]
+    #[arg(long, value_name = "N", value_parser = number::within(1..=10_000_u32))]
+    provider_rate: Option<u32>,
+
+    /// Declare that as a limit: calls of the model start no faster than it takes them
+    #[arg(long, requires = "provider_rate")]
+    declare_limit: bool,
+
     /// Print the report as one JSON object
     #[arg(long)]
     json: bool,
@@ -53,6 +62,8 @@ pub struct Demo {
 pub struct DemoModelServer {
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[arg(long)]
+    rate: Option<u32>,
 }
 
 /// One worker of the demo, as its own process.
@@ -64,6 +75,8 @@ pub struct DemoWorker {
     run: String,
     #[arg(long)]
     model_url: String,
+    #[arg(long)]
+    limited: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -84,6 +97,8 @@ pub async fn run(demo: Demo) -> Outcome {
         chaos: demo.chaos,
         seed: demo.seed,
         query: demo.query,
+        provider_rate: demo.provider_rate,
+        declare_limit: demo.declare_limit,
         connection: demo.connection,
     };
     let Some(report) = demo::run(&options, async { _ = signals.next().await }).await? else {
@@ -107,13 +122,13 @@ pub async fn run(demo: Demo) -> Outcome {
 
 /// Serves until stdin ends.
 pub async fn model_server(args: DemoModelServer) -> Outcome {
-    demo::model_server::run(args.seed).await?;
+    demo::model_server::run(args.seed, args.rate).await?;
     Ok(0)
 }
 
 /// Works until stdin ends.
 pub async fn worker(args: DemoWorker) -> Outcome {
-    let DemoWorker { name, run, model_url, connection } = args;
-    demo::workers::run(WorkerArgs { name, run, model_url, connection }).await?;
+    let DemoWorker { name, run, model_url, limited, connection } = args;
+    demo::workers::run(WorkerArgs { name, run, model_url, limited, connection }).await?;
     Ok(0)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
-use tenure::{Enqueue, Error, JobOptions, RawJson, limits};
+use tenure::{Enqueue, Error, JobOptions, RawJson, Under, limits};
 
 use super::ndjson;
 use crate::connection::Connection;
@@ -24,6 +24,7 @@ Examples:
   tenure enqueue report - < payload.json
   tenure enqueue report 7 --at '2027-03-29T02:30[Europe/Berlin]'
   tenure enqueue report 7 --at 2027-03-29T02:30 --zone Europe/Berlin
+  tenure enqueue embed '{\"page\": 7}' --under provider=acme --fair acme
   tenure enqueue --many jobs.ndjson              each line: {\"kind\": \"send_mail\", \"payload\": {…}}; further keys:
                                                  queue, priority, at, in, max_attempts, timeout
   tenure enqueue --many - --kind send_mail       each line of stdin is a payload")]
@@ -84,11 +85,37 @@ struct Options {
     /// How long one attempt may take; 0: no limit [default: the one of its kind]
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
+
+    /// A limit that it stands under, and the key of which it is one: gpu, provider=acme; can be given several times
+    #[arg(long, value_name = "LIMIT[=KEY]", value_parser = under)]
+    under: Vec<Under>,
+
+    /// The keys of a queue take turns: whose turn it is
+    #[arg(long, value_name = "KEY")]
+    fair: Option<String>,
+
+    /// Jobs of this key run one at a time, in the order in which they were enqueued
+    #[arg(long, value_name = "KEY")]
+    order: Option<String>,
+}
+
+fn under(text: &str) -> Result<Under, String> {
+    match text.split_once('=') {
+        Some((limit, key)) => Ok(Under::limit(limit).key(key)),
+        None => Ok(Under::limit(text)),
+    }
 }
 
 impl Options {
     fn read(&self) -> Result<JobOptions, Error> {
         let mut options = JobOptions::new().queue(&self.queue).priority(self.priority).max_attempts(self.max_attempts);
+        options = self.under.iter().cloned().fold(options, JobOptions::under);
+        if let Some(key) = &self.fair {
+            options = options.fair(key, 1);
+        }
+        if let Some(key) = &self.order {
+            options = options.order(key);
+        }
         if let Some(at) = &self.at {
             options = options.run_at(self.zone.read(at).map_err(|error| error.context("--at"))?);
         }

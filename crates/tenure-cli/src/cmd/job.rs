@@ -8,10 +8,11 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde::Serialize;
 use tenure::lifecycle::State;
-use tenure::{AttemptError, JobFilter, JobId, JobInfo, RawJson, WaitReason};
+use tenure::{AttemptError, Error, JobFilter, JobId, JobInfo, RawJson, WaitReason};
 
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
+use crate::when::ShownZone;
 use crate::{number, output};
 
 /// Look at jobs, cancel them, and let them run at another time
@@ -32,6 +33,7 @@ Examples:
   tenure job list --status running
   tenure job list --status retrying,snoozed
   tenure job list --kind send_mail --status dead --limit 20
+  tenure job list --status scheduled --show-zone Europe/Berlin
   tenure job list --before 12800          the next page: older than the last id of this one")]
 pub struct List {
     #[arg(long, value_name = "STATES", value_parser = state, value_delimiter = ',')]
@@ -58,6 +60,10 @@ pub struct List {
     #[arg(long, default_value_t = 50, value_parser = number::of::<usize>("write 1 to 1000"))]
     limit: usize,
 
+    /// Show when jobs run as instants in this time zone [default: from now]; JSON is always in UTC
+    #[arg(long, value_name = "ZONE", env = "TENURE_SHOW_ZONE", hide_env_values = true)]
+    show_zone: Option<String>,
+
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -72,6 +78,9 @@ pub struct List {
 pub struct Show {
     /// The job's id
     id: JobId,
+
+    #[command(flatten)]
+    shown: ShownZone,
 
     /// Print a JSON object
     #[arg(long)]
@@ -111,31 +120,28 @@ async fn list(args: List) -> Outcome {
     };
     let client = args.connection.connect().await?;
     let jobs = client.list(&filter).await?;
+    let page = output::Page { items: &jobs, limit: args.limit };
     if args.json {
-        output::json(&jobs.iter().map(JobJson::from).collect::<Vec<_>>())?;
-        return Ok(0);
+        return page.json(JobJson::from);
     }
     let now = client.now().await?;
     let row = |job: &JobInfo| {
-        vec![
+        Ok(vec![
             job.id.to_string(),
             short_status(job),
             job.kind.clone(),
             job.queue.clone(),
             job.priority.to_string(),
             format!("{}/{}", job.attempt, job.max_attempts),
-            output::relative(job.run_at, now),
+            match &args.show_zone {
+                Some(zone) => tenure::instant::show(job.run_at, zone)?,
+                None => output::relative(job.run_at, now),
+            },
             output::start_of(job.last_error.as_deref().unwrap_or_default(), 60),
-        ]
+        ])
     };
     let header = ["ID", "STATUS", "KIND", "QUEUE", "PRIO", "ATTEMPT", "RUN AT", "LAST ERROR"];
-    output::table(&header, jobs.iter().map(row).collect(), "no jobs")?;
-    if jobs.len() == args.limit
-        && let Some(last) = jobs.last()
-    {
-        eprintln!("there may be more: --before {}", last.id);
-    }
-    Ok(0)
+    page.table(&header, "no jobs", row, |last| format!("--before {}", last.id))
 }
 
 async fn show(args: Show) -> Outcome {
@@ -150,6 +156,7 @@ async fn show(args: Show) -> Outcome {
         return Ok(0);
     }
     let optional = |value: Option<String>| value.unwrap_or_default();
+    let (instant, maybe) = (|at| args.shown.instant(at), |at| args.shown.instant_or_empty(at));
     output::facts(&[
         ("id", job.id.to_string()),
         ("status", status_text(&job, waits_for.as_ref())),
@@ -159,11 +166,11 @@ async fn show(args: Show) -> Outcome {
         ("priority", job.priority.to_string()),
         ("attempt", format!("{} of {}", job.attempt, job.max_attempts)),
         ("snoozes", if job.snoozes > 0 { job.snoozes.to_string() } else { String::new() }),
-        ("created at", output::instant(job.created_at)),
-        ("run at", output::instant(job.run_at)),
-        ("started at", output::instant_or_empty(job.started_at)),
-        ("finished at", output::instant_or_empty(job.finished_at)),
-        ("updated at", output::instant(job.updated_at)),
+        ("created at", instant(job.created_at)?),
+        ("run at", instant(job.run_at)?),
+        ("started at", maybe(job.started_at)?),
+        ("finished at", maybe(job.finished_at)?),
+        ("updated at", instant(job.updated_at)?),
         ("timeout", optional(job.timeout.map(limit))),
         ("worker", optional(job.worker.clone())),
         ("idempotency key", job.idempotency_key.clone()),
@@ -175,7 +182,7 @@ async fn show(args: Show) -> Outcome {
         ("last error", optional(job.last_error.clone())),
         ("payload", job.payload.to_string()),
     ])?;
-    print_attempts(&attempts)?;
+    print_attempts(&attempts, &args.shown)?;
     Ok(0)
 }
 
@@ -201,22 +208,23 @@ fn status_text(job: &JobInfo, waits_for: Option<&WaitReason>) -> String {
 }
 
 /// The failed attempts as a table, under a free line; then what the last program said.
-pub fn print_attempts(attempts: &[AttemptError]) -> std::io::Result<()> {
+pub fn print_attempts(attempts: &[AttemptError], shown: &ShownZone) -> anyhow::Result<()> {
     if attempts.is_empty() {
         return Ok(());
     }
     output::line("")?;
     let row = |attempt: &AttemptError| {
-        vec![
+        Ok(vec![
             attempt.attempt.to_string(),
             attempt.cause.clone(),
-            output::instant(attempt.failed_at),
+            shown.instant(attempt.failed_at)?,
             attempt.worker.clone().unwrap_or_default(),
             output::start_of(&attempt.message, 80),
-        ]
+        ])
     };
-    output::table(&["ATTEMPT", "CAUSE", "FAILED AT", "WORKER", "MESSAGE"], attempts.iter().map(row).collect(), "")?;
-    print_last_words(attempts)
+    let rows = attempts.iter().map(row).collect::<Result<_, Error>>()?;
+    output::table(&["ATTEMPT", "CAUSE", "FAILED AT", "WORKER", "MESSAGE"], rows, "")?;
+    Ok(print_last_words(attempts)?)
 }
 
 /// What the program of the last attempt that said anything wrote at its end.

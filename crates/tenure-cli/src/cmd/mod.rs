@@ -8,6 +8,7 @@ pub mod dev;
 pub mod doctor;
 pub mod enqueue;
 pub mod job;
+pub mod limit;
 pub mod migrate;
 mod ndjson;
 pub mod prune;
@@ -34,6 +35,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Schedule(schedule) => schedule::run(schedule).await,
         Command::Backfill(backfill) => backfill::run(backfill).await,
         Command::Setting(setting) => setting::run(setting).await,
+        Command::Limit(limit) => limit::run(limit).await,
         Command::Prune(prune) => prune::run(prune).await,
         Command::Stats(stats) => stats::run(stats).await,
         Command::Status(status) => status::run(status).await,

@@ -1,5 +1,6 @@
 //! `tenure queue`: what stands in the queues; pause, resume and drain; how long finished jobs are kept.
 
+mod bound;
 pub mod unused;
 
 use std::time::{Duration, SystemTime};
@@ -22,6 +23,9 @@ pub enum Queue {
     Resume(Resume),
     Set(Set),
     Drain(Drain),
+    Bound(bound::Bound),
+    Unbound(bound::Unbound),
+    Bounds(bound::Bounds),
 }
 
 /// List the queues and what stands in them; dead letters that were requeued do not count
@@ -194,6 +198,9 @@ pub async fn run(queue: Queue) -> Outcome {
         Queue::Resume(args) => resume(args).await,
         Queue::Set(args) => set(args).await,
         Queue::Drain(args) => drain(args).await,
+        Queue::Bound(args) => bound::bound(args).await,
+        Queue::Unbound(args) => bound::unbound(args).await,
+        Queue::Bounds(args) => bound::bounds(args).await,
     }
 }
 

@@ -8,6 +8,7 @@ mod declare;
 mod enqueue_call;
 mod file;
 mod import;
+mod import_names;
 mod sync;
 mod times;
 
@@ -149,7 +150,7 @@ pub struct Remove {
 /// Enqueue one more job of a schedule now, whatever its times
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Prints the job's id. Its logical time is this second; it counts beside the schedule's own times.\n\nExamples:\n  tenure schedule run nightly"
+    after_help = "Prints the job's id. Its logical time is this second. As long as the job has not ended, the schedule's\n--overlap says what becomes of its next times: with skip they are left out.\n\nExamples:\n  tenure schedule run nightly"
 )]
 pub struct Run {
     /// The schedule's name
@@ -193,9 +194,9 @@ fn no_such_schedule(name: &str) -> Failure {
 async fn list(args: List) -> Outcome {
     let client = args.connection.connect().await?;
     let schedules = client.schedules(args.after.as_deref(), Some(args.limit)).await?;
+    let page = output::Page { items: &schedules, limit: args.limit };
     if args.json {
-        output::json(&schedules.iter().map(of_schedule).collect::<Vec<_>>())?;
-        return Ok(0);
+        return page.json(of_schedule);
     }
     let row = |schedule: &ScheduleInfo| {
         Ok(vec![
@@ -204,21 +205,16 @@ async fn list(args: List) -> Outcome {
             schedule.zone.clone(),
             schedule.kind.clone(),
             schedule.state.clone(),
-            args.shown.instant_or_empty(schedule.next_at)?,
+            args.shown.instant_or_empty(schedule.next_time())?,
             args.shown.instant_or_empty(schedule.last_at)?,
             schedule.runs.to_string(),
             schedule.left_out.to_string(),
+            schedule.declared_by.clone().unwrap_or_default(),
             output::start_of(schedule.error.as_deref().unwrap_or_default(), 80),
         ])
     };
-    let header = ["NAME", "RULE", "ZONE", "KIND", "STATE", "NEXT", "LAST", "RUNS", "LEFT OUT", "ERROR"];
-    output::table(&header, schedules.iter().map(row).collect::<Result<_, Error>>()?, "no schedules")?;
-    if schedules.len() == args.limit
-        && let Some(last) = schedules.last()
-    {
-        eprintln!("there may be more: --after {:?}", last.name);
-    }
-    Ok(0)
+    let header = ["NAME", "RULE", "ZONE", "KIND", "STATE", "NEXT", "LAST", "RUNS", "LEFT OUT", "DECLARED BY", "ERROR"];
+    page.table(&header, "no schedules", row, |last| format!("--after {:?}", last.name))
 }
 
 async fn show(args: Show) -> Outcome {
@@ -243,7 +239,7 @@ async fn show(args: Show) -> Outcome {
         ("starts at", maybe(schedule.starts_at)?),
         ("ends at", maybe(schedule.ends_at)?),
         ("jitter", if schedule.jitter.is_zero() { String::new() } else { output::exact(schedule.jitter) }),
-        ("next at", maybe(schedule.next_at)?),
+        ("next at", maybe(schedule.next_time())?),
         ("last at", maybe(schedule.last_at)?),
         ("last job", schedule.last_job.map(|id| id.to_string()).unwrap_or_default()),
         ("waits behind it", maybe(schedule.queued_at)?),
@@ -297,8 +293,19 @@ async fn resume(args: Resume) -> Outcome {
 }
 
 async fn remove(args: Remove) -> Outcome {
-    args.connection.connect().await?.remove_schedule(&args.name).await?;
-    said(&args.name, true, args.json, "removed", "")
+    let client = args.connection.connect().await?;
+    let Some(info) = client.schedule(&args.name).await? else { return Err(no_such_schedule(&args.name)) };
+    client.remove_schedule(&args.name).await?;
+    let said = said(&args.name, true, args.json, "removed", "");
+    hint_of_owner(&info, "adds it again: remove it there, too");
+    said
+}
+
+/// What a sync will make of a change by hand.
+fn hint_of_owner(info: &ScheduleInfo, becomes: &str) {
+    if let Some(owner) = &info.declared_by {
+        eprintln!("{:?} is declared by {owner:?}, whose next sync {becomes}", info.name);
+    }
 }
 
 async fn run_one(args: Run) -> Outcome {
@@ -336,7 +343,7 @@ fn of_schedule(schedule: &ScheduleInfo) -> Value {
         "timeout_ms": schedule.timeout.map(ms), "created_at": output::instant(schedule.created_at),
         "changed_at": output::instant(schedule.changed_at), "version": schedule.version,
         "paused_at": schedule.paused_at.map(output::instant), "paused_by": schedule.paused_by,
-        "pause_reason": schedule.pause_reason, "next_at": schedule.next_at.map(output::instant),
+        "pause_reason": schedule.pause_reason, "next_at": schedule.next_time().map(output::instant),
         "last_at": schedule.last_at.map(output::instant), "last_job": schedule.last_job,
         "queued_at": schedule.queued_at.map(output::instant), "runs": schedule.runs, "left_out": schedule.left_out,
         "error": schedule.error, "error_at": schedule.error_at.map(output::instant),

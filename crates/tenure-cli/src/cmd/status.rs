@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tenure::{DeadRows, Snapshot, TroubledSchedule, UnhandledKind, VacuumHorizon, WorkerInfo};
+use tenure::{DeadRows, Snapshot, TroubledSchedule, TroubledSchedules, UnhandledKind, VacuumHorizon, WorkerInfo};
 
 use super::queue;
 use crate::connection::Connection;
@@ -22,7 +22,7 @@ pub struct Status {
     connection: Connection,
 }
 
-/// Schedules that do not fire, at most; more of them have one cause.
+/// Schedules that do not fire, of each state at most; more of them have one cause.
 const TROUBLED_MAX: usize = 20;
 
 /// Looks once and prints.
@@ -31,9 +31,7 @@ pub async fn run(args: Status) -> Outcome {
     let (server, queues, workers) = (client.server().await?, client.queues().await?, client.workers().await?);
     let unhandled = client.unhandled_kinds().await?;
     let kinds = client.paused_kinds().await?;
-    let mut troubled = client.troubled_schedules(Some(TROUBLED_MAX + 1)).await?;
-    let more_troubled = troubled.len() > TROUBLED_MAX;
-    troubled.truncate(TROUBLED_MAX);
+    let troubled = client.troubled_schedules(Some(TROUBLED_MAX)).await?;
     let horizon = client.vacuum_horizon().await?;
     if args.json {
         output::json(&json!({
@@ -46,8 +44,8 @@ pub async fn run(args: Status) -> Outcome {
             "vacuum": horizon_json(&horizon),
             "queues": queues.iter().map(queue::to_json).collect::<Vec<_>>(),
             "unhandled_kinds": unhandled.iter().map(unhandled_json).collect::<Vec<_>>(),
-            "troubled_schedules": troubled.iter().map(troubled_json).collect::<Vec<_>>(),
-            "more_troubled_schedules": more_troubled,
+            "troubled_schedules": troubled.schedules.iter().map(troubled_json).collect::<Vec<_>>(),
+            "more_troubled_schedules": troubled.cut,
             "paused_kinds": kinds.iter().map(queue::kind_json).collect::<Vec<_>>(),
             "workers": workers.iter().map(worker_json).collect::<Vec<_>>(),
         }))?;
@@ -81,8 +79,8 @@ pub async fn run(args: Status) -> Outcome {
         print_unhandled(&unhandled, server.now)?;
         output::line("")?;
     }
-    if !troubled.is_empty() {
-        print_troubled(&troubled, more_troubled, server.now)?;
+    if !troubled.schedules.is_empty() || troubled.cut {
+        print_troubled(&troubled, server.now)?;
         output::line("")?;
     }
     print_workers(&workers, server.now)?;
@@ -162,14 +160,14 @@ fn unhandled_json(kind: &UnhandledKind) -> Value {
 }
 
 /// Schedules that cannot fire, or whose time came and nobody fired them.
-fn print_troubled(troubled: &[TroubledSchedule], more: bool, now: SystemTime) -> std::io::Result<()> {
+fn print_troubled(troubled: &TroubledSchedules, now: SystemTime) -> std::io::Result<()> {
     let row = |schedule: &TroubledSchedule| {
         let why = schedule.error.as_deref().unwrap_or("nobody has fired it: does a worker live?");
         let since = output::relative(schedule.since, now);
         vec![schedule.name.clone(), schedule.state.clone(), since, output::start_of(why, 160)]
     };
-    output::table(&["SCHEDULE", "STATE", "SINCE", "WHY"], troubled.iter().map(row).collect(), "")?;
-    match more {
+    output::table(&["SCHEDULE", "STATE", "SINCE", "WHY"], troubled.schedules.iter().map(row).collect(), "")?;
+    match troubled.cut {
         true => output::line("and more: `tenure schedule list` shows all"),
         false => Ok(()),
     }

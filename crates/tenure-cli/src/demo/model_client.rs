@@ -30,13 +30,24 @@ impl ModelClient {
     ///
     /// # Errors
     /// What a job should do about it: a refusal that may pass and a broken connection are retries, not before the
-    /// moment that `Retry-After` names; an answer that does not fit the question is permanent.
-    pub async fn embed(&self, key: &str, texts: Vec<String>, names: Vec<String>) -> Result<Vec<Vec<f32>>, Fail> {
+    /// moment that `Retry-After` names, of the whole fleet when the job stands under a limit (`limited`); an answer that does not fit the question is permanent.
+    pub async fn embed(
+        &self,
+        key: &str,
+        texts: Vec<String>,
+        names: Vec<String>,
+        limited: bool,
+    ) -> Result<Vec<Vec<f32>>, Fail> {
         let wanted = texts.len();
         let request = Request { model: MODEL.to_owned(), input: texts, metadata: Metadata { chunks: names } };
         let post = self.http.post(format!("{}/v1/embeddings", self.url)).header("Idempotency-Key", key);
         let answer = post.json(&request).send().await?;
         let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
+        if let (true, 429) = (limited, answer.status().as_u16()) {
+            // The limit is slowed down for everybody, and the job has not failed.
+            let wait = retry_after.and_then(|seconds| seconds.parse().ok()).unwrap_or(1);
+            return Err(Fail::throttled_by(Duration::from_secs(wait)));
+        }
         classify::http_status(answer.status().as_u16(), retry_after)?;
         let answer: Answer = answer.json().await?;
         let vectors: Vec<_> = answer.data.into_iter().map(|item| item.embedding).collect();

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use axum::body::{Body, Bytes};
@@ -133,22 +133,27 @@ pub struct BillLine {
 ///
 /// # Errors
 /// No port can be opened.
-pub async fn run(seed: u64) -> Result<()> {
+pub async fn run(seed: u64, rate: Option<u32>) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("model server: no port on 127.0.0.1")?;
     output::line(&format!("listening on http://{}", listener.local_addr()?))?;
     tokio::select! {
-        served = axum::serve(listener, router(seed)) => served.context("model server"),
+        served = axum::serve(listener, router(seed, rate)) => served.context("model server"),
         () = crate::process::stdin_closed() => Ok(()),
     }
 }
 
-fn router(seed: u64) -> Router {
-    let server = Arc::new(Server { seed, book: Mutex::default() });
+fn router(seed: u64, rate: Option<u32>) -> Router {
+    let taken = Mutex::new((f64::from(rate.unwrap_or_default()), Instant::now()));
+    let server = Arc::new(Server { seed, rate, taken, book: Mutex::default() });
     Router::new().route("/v1/embeddings", post(embeddings)).route("/bill", get(bill)).with_state(server)
 }
 
 struct Server {
     seed: u64,
+    /// Requests that it takes in each second; none: as it likes.
+    rate: Option<u32>,
+    /// How many it takes at once now, at most as many as in a second, and when that was counted.
+    taken: Mutex<(f64, Instant)>,
     book: Mutex<Book>,
 }
 
@@ -167,6 +172,22 @@ struct Stored {
 }
 
 impl Server {
+    /// Its mood; the rate decides on a 429 where there is one.
+    fn mood(&self, key: &str, asked: u32) -> Mood {
+        let mood = mood(self.seed, key, asked);
+        let Some(rate) = self.rate.map(f64::from) else { return mood };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let left = (taken.0 + now.duration_since(taken.1).as_secs_f64() * rate).min(rate);
+        let enough = left >= 1.0;
+        *taken = (if enough { left - 1.0 } else { left }, now);
+        match mood {
+            _ if !enough => Mood::RateLimited,
+            Mood::RateLimited => Mood::Good,
+            mood => mood,
+        }
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,7 +209,7 @@ async fn embeddings(State(server): State<Arc<Server>>, headers: HeaderMap, Json(
         Ok(admitted) => admitted,
         Err(message) => return refuse(StatusCode::BAD_REQUEST, &message),
     };
-    let mood = mood(server.seed, &key, asked);
+    let mood = server.mood(&key, asked);
     if mood == Mood::Slow {
         // sleep: the slowness that a real provider shows now and then.
         tokio::time::sleep(slowness(server.seed, &key, asked)).await;
@@ -392,7 +413,7 @@ mod tests {
     async fn serve(wanted: Mood) -> (String, String) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, router(1)).await });
+        tokio::spawn(async move { axum::serve(listener, router(1, None)).await });
         let key = (0..).map(|n| format!("key-{n}")).find(|key| mood(1, key, 0) == wanted).unwrap();
         (url, key)
     }

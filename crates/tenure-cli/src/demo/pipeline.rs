@@ -15,6 +15,9 @@ use super::model_client::ModelClient;
 use super::store::{self, Chunks};
 use super::text;
 
+/// The limit that the jobs that ask the model stand under, where it is declared.
+pub const MODEL_LIMIT: &str = "demo-model";
+
 /// How many chunks go into one request to the model, and so into one job.
 pub const CHUNKS_PER_REQUEST: usize = 8;
 
@@ -110,6 +113,8 @@ impl Job for Store {
 /// What the handlers of one worker process share.
 pub struct Pipeline {
     pub run: String,
+    /// Whether jobs that ask the model stand under [`MODEL_LIMIT`].
+    pub limited: bool,
     pub database: Database,
     pub model: ModelClient,
 }
@@ -124,7 +129,7 @@ pub async fn take_in(
 ) -> anyhow::Result<()> {
     let document = store::add_document(tx, path, name).await?;
     let job = Extract { run: run.to_owned(), document };
-    enqueue(client, tx, Stage::Extract, document, &job)
+    enqueue(client, tx, Stage::Extract, document, false, &job)
         .await
         .map_err(|fail| anyhow::anyhow!("{path}: {}", fail.message()))
 }
@@ -145,7 +150,7 @@ impl Pipeline {
         let mut tx = connection.transaction().await?;
         store::set_text(&tx, job.document, &text).await?;
         let split = Split { run: job.run, document: job.document };
-        enqueue(ctx.client(), &mut tx, Stage::Split, job.document, &split).await?;
+        enqueue(ctx.client(), &mut tx, Stage::Split, job.document, false, &split).await?;
         ctx.complete_in(&mut tx, &()).await?;
         Ok(tx.commit().await?)
     }
@@ -162,7 +167,7 @@ impl Pipeline {
             let count = CHUNKS_PER_REQUEST.min(chunks.len() - first);
             let embed =
                 Embed { run: job.run.clone(), document: job.document, first: first as i32, count: count as i32 };
-            enqueue(ctx.client(), &mut tx, Stage::Embed, job.document, &embed).await?;
+            enqueue(ctx.client(), &mut tx, Stage::Embed, job.document, self.limited, &embed).await?;
         }
         ctx.complete_in(&mut tx, &()).await?;
         Ok(tx.commit().await?)
@@ -175,13 +180,13 @@ impl Pipeline {
         let names = (job.first..job.first + job.count).map(|number| format!("{}:{number}", job.document)).collect();
         // The key is the same for every attempt of this job: work that was done and billed before a crash, a 500 or a
         // broken connection is answered from the provider's memory. No connection is held while we wait.
-        let vectors = self.model.embed(ctx.idempotency_key(), texts, names).await?;
+        let vectors = self.model.embed(ctx.idempotency_key(), texts, names, self.limited).await?;
 
         let mut connection = self.database.lend().await?;
         let mut tx = connection.transaction().await?;
         store::add_answers(&tx, chunks, &vectors).await?;
         let next = Store { run: job.run, document: job.document, first: job.first, count: job.count };
-        enqueue(ctx.client(), &mut tx, Stage::Store, job.document, &next).await?;
+        enqueue(ctx.client(), &mut tx, Stage::Store, job.document, false, &next).await?;
         ctx.complete_in(&mut tx, &()).await?;
         Ok(tx.commit().await?)
     }
@@ -209,15 +214,17 @@ fn unknown(document: i64) -> Fail {
     Fail::permanent(format!("document {document} has no row"))
 }
 
-/// Enqueues a job of this stage and notes it in the demo's own table, in the caller's transaction.
+/// Enqueues a job of this stage, under the model's limit or not, and notes it in the demo's own table, in the caller's transaction.
 async fn enqueue<J: Job>(
     client: &Client,
     tx: &mut Transaction<'_>,
     stage: Stage,
     document: i64,
+    limited: bool,
     job: &J,
 ) -> Result<(), Fail> {
     let enqueue = Enqueue::new(job)?.queue(stage.queue()).max_attempts(ATTEMPTS_MAX);
+    let enqueue = if limited { enqueue.under(MODEL_LIMIT) } else { enqueue };
     let id = client.enqueue_in(tx, enqueue).await?;
     store::note_enqueued(tx, stage.name(), document, &[id.get()]).await?;
     Ok(())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use futures_util::future::try_join_all;
-use tenure::{Client, JobId};
+use tenure::{Client, JobId, Limit, Rate};
 use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
 
@@ -41,6 +41,10 @@ pub struct Options {
     pub chaos: bool,
     pub seed: u64,
     pub query: String,
+    /// Requests that the model server takes in each second.
+    pub provider_rate: Option<u32>,
+    /// Whether that is declared as a limit.
+    pub declare_limit: bool,
     pub connection: Connection,
 }
 
@@ -87,11 +91,16 @@ async fn perform(options: &Options, processes: &mut Processes) -> Result<Report>
     let started = Instant::now();
     let id = Uuid::new_v4().simple().to_string();
     let seed = options.seed.to_string();
-    let model =
-        processes.model.insert(Process::start("the model server", &["demo-model-server", "--seed", &seed], None)?);
+    let rate = options.provider_rate.map(|rate| rate.to_string());
+    let mut arguments = vec!["demo-model-server", "--seed", &seed];
+    arguments.extend(rate.iter().flat_map(|rate| ["--rate", rate]));
+    let model = processes.model.insert(Process::start("the model server", &arguments, None)?);
+    if let Some(rate) = options.provider_rate.filter(|_| options.declare_limit) {
+        client.set_limit(pipeline::MODEL_LIMIT, Limit::new().rate(Rate::per_second(rate))).await?;
+    }
     let line = model.first_line().await?;
     let model_url = line.strip_prefix("listening on ").context("the model server did not say where it listens")?;
-    let workers = processes.workers.insert(Workers::new(&id, model_url, &options.connection));
+    let workers = processes.workers.insert(Workers::new(&id, model_url, options.declare_limit, &options.connection));
     let scene = Scene { options, corpus: &corpus, database: &database, client: &client, id: &id, started };
     scene.play(&mut look, workers, &ModelClient::new(model_url)?).await
 }

@@ -59,7 +59,7 @@ async fn vector_of(model: &ModelClient, run: &str, query: &str) -> Result<Vec<f3
     let key = format!("search-{run}");
     let mut last = String::new();
     for attempt in 1..=TRIES_MAX {
-        let fail: Fail = match model.embed(&key, vec![query.to_owned()], vec!["search".to_owned()]).await {
+        let fail: Fail = match model.embed(&key, vec![query.to_owned()], vec!["search".to_owned()], false).await {
             Ok(mut vectors) => return Ok(vectors.swap_remove(0)),
             Err(fail) => fail,
         };

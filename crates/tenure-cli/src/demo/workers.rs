@@ -22,6 +22,7 @@ pub struct WorkerArgs {
     pub name: String,
     pub run: String,
     pub model_url: String,
+    pub limited: bool,
     pub connection: Connection,
 }
 
@@ -33,6 +34,7 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
     let connections = Stage::ALL.iter().map(|stage| stage.concurrency()).sum();
     let pipeline = Arc::new(Pipeline {
         run: args.run,
+        limited: args.limited,
         database: Database::new(&args.connection, connections)?,
         model: ModelClient::new(&args.model_url)?,
     });
@@ -67,6 +69,7 @@ pub struct Workers {
     started: usize,
     run: String,
     model_url: String,
+    limited: bool,
     connection: Connection,
 }
 
@@ -83,12 +86,13 @@ pub struct Killed {
 
 impl Workers {
     /// None yet.
-    pub fn new(run: &str, model_url: &str, connection: &Connection) -> Self {
+    pub fn new(run: &str, model_url: &str, limited: bool, connection: &Connection) -> Self {
         Workers {
             processes: Vec::new(),
             started: 0,
             run: run.to_owned(),
             model_url: model_url.to_owned(),
+            limited,
             connection: connection.clone(),
         }
     }
@@ -100,7 +104,10 @@ impl Workers {
     pub async fn start_one(&mut self) -> Result<String> {
         self.started += 1;
         let name = format!("demo-{}", self.started);
-        let arguments = ["demo-worker", "--name", &name, "--run", &self.run, "--model-url", &self.model_url];
+        let mut arguments = vec!["demo-worker", "--name", &name, "--run", &self.run, "--model-url", &self.model_url];
+        if self.limited {
+            arguments.push("--limited");
+        }
         let mut process = Process::start(&name, &arguments, Some(&self.connection))?;
         process.first_line().await?;
         self.processes.push(process);

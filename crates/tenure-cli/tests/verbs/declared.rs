@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tenure::testing::{TestDatabase, with_database};
 
-use super::{json, tenure};
+use super::{json, tenure, tenure_with};
 
 /// A file of this test's own, gone with it.
 struct TextFile(PathBuf);
@@ -77,6 +77,14 @@ async fn a_file_is_synchronised_after_its_changes_were_shown() {
         let nightly = json(db, &["schedule", "show", "nightly", "--json"]);
         assert_eq!((&nightly["declared_by"], &nightly["rule"]), (&"billing".into(), &"30 3 * * *".into()));
 
+        let listed = tenure(db, &["schedule", "list"]).out;
+        assert!(listed.contains("DECLARED BY") && listed.contains("billing"), "{listed}");
+        let edited = tenure(db, &["schedule", "edit", "nightly", "--priority", "1"]);
+        assert!(edited.code == 0 && edited.said.contains("is declared by \"billing\", whose next sync"), "{edited:?}");
+        let removed = tenure(db, &["schedule", "remove", "nightly"]);
+        assert!(removed.code == 0 && removed.said.contains("next sync adds it again"), "{removed:?}");
+        assert_eq!(json(db, &[&sync[..], &["--yes", "--json"]].concat())["added"], json!(["nightly"]));
+
         let other = tenure(db, &[&sync[..], &["--owner", "other", "--yes"]].concat());
         assert_eq!(other.code, 1);
         assert!(other.said.contains("is declared by \"billing\"") && other.said.contains("another name"), "{other:?}");
@@ -141,7 +149,7 @@ async fn a_crontab_becomes_schedules_and_what_does_not_says_why() {
         assert!(no_zone.code == 2 && no_zone.said.contains("--zone"), "{no_zone:?}");
         let import = [&import[..], &["--zone", "Europe/Berlin"]].concat();
         let shown = tenure(db, &[&import[..], &["--dry-run"]].concat());
-        assert_eq!(shown.code, 0, "{shown:?}");
+        assert_eq!(shown.code, 1, "two lines cannot become schedules: {shown:?}");
         for part in [
             "+ backup.sh (line 3): 30 2 * * * in Europe/Berlin\n",
             "! line 4 stays: @reboot is no time",
@@ -151,7 +159,9 @@ async fn a_crontab_becomes_schedules_and_what_does_not_says_why() {
             assert!(shown.out.contains(part), "{part} in {}", shown.out);
         }
         assert_eq!(tenure(db, &import).code, 2, "nobody said yes");
-        let done = json(db, &[&import[..], &["--yes", "--json"]].concat());
+        let done = tenure(db, &[&import[..], &["--yes", "--json"]].concat());
+        assert_eq!(done.code, 1, "{done:?}");
+        let done = json_of(&done.out);
         assert_eq!(done["done"], true);
         assert_eq!(done["entries"].as_array().map(Vec::len), Some(4));
         let shown = json(db, &["schedule", "show", "backup.sh", "--json"]);
@@ -159,9 +169,43 @@ async fn a_crontab_becomes_schedules_and_what_does_not_says_why() {
         assert_eq!((&shown["kind"], &shown["payload"]), (&"shell".into(), &payload));
         let job = json(db, &["schedule", "run", "backup.sh", "--json"])["id"].to_string();
         assert_eq!(json(db, &["job", "show", &job, "--json"])["payload"]["command"], "/opt/backup.sh --full {{x}}");
-        let again = tenure(db, &[&import[..], &["--yes"]].concat());
-        assert!(again.code == 1 && again.said.contains("\"backup.sh\" already"), "{again:?}");
-        assert_eq!(json(db, &[&import[..], &["--yes", "--json", "--prefix", "b-"]].concat())["done"], true);
+        let prefixed = tenure(db, &[&import[..], &["--yes", "--json", "--prefix", "b-"]].concat());
+        assert_eq!(json_of(&prefixed.out)["done"], true, "{prefixed:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crontab_is_imported_again_and_only_what_was_added_to_it_becomes_a_schedule() {
+    with_database(async |db| {
+        let import = |crontab: &str, more: &[&str]| {
+            let args =
+                ["schedule", "import", "--from", "crontab", "-", "--kind", "shell", "--zone", "UTC", "--yes"];
+            tenure_with(db, &[&args[..], more].concat(), crontab)
+        };
+        let (a, b, c) = ("0 1 * * * ./job a\n", "0 2 * * * ./job b\n", "0 3 * * * ./job c\n");
+        let first = import(&format!("{a}{b}"), &[]);
+        assert_eq!((first.code, first.out.lines().count()), (0, 2), "{first:?}");
+        // One line more, above the others: those keep their names.
+        let second = import(&format!("{c}{a}{b}"), &[]);
+        let expected = "+ job-3 (line 1): 0 3 * * * in UTC\n= job (line 2): 0 1 * * * in UTC\n= job-2 (line 3): 0 2 * * * in UTC\n";
+        assert_eq!((second.code, second.out.as_str()), (0, expected), "{second:?}");
+        assert!(second.said.contains("1 become schedules, 2 are schedules already, 0 stay"), "{second:?}");
+        let third = import(&format!("{c}{a}{b}"), &["--json"]);
+        assert_eq!((third.code, &json_of(&third.out)["done"]), (0, &false.into()), "there is nothing to do: {third:?}");
+        // One line is another: its schedule is left as it is, and the line stays.
+        let edited = import(&format!("{}{b}{c}", a.replace('1', "5")), &[]);
+        assert_eq!(edited.code, 1, "{edited:?}");
+        assert!(edited.out.contains("! line 1 stays: there is a schedule \"job\" that says something else"), "{edited:?}");
+        assert_eq!(json(db, &["schedule", "show", "job", "--json"])["rule"], "0 1 * * *");
+        // A schedule and its line are removed: what comes behind them in number is known all the same.
+        let removed = tenure(db, &["schedule", "remove", "job-2"]);
+        assert_eq!(removed.code, 0, "{removed:?}");
+        let fewer = import(&format!("{a}{c}"), &[]);
+        let expected = "= job (line 1): 0 1 * * * in UTC\n= job-3 (line 2): 0 3 * * * in UTC\n";
+        assert_eq!((fewer.code, fewer.out.as_str()), (0, expected), "{fewer:?}");
+        let none = import("@reboot ./start\n61 * * * * ./wrong\n", &[]);
+        assert!(none.code == 1 && none.said.contains("0 become schedules"), "{none:?}");
     })
     .await;
 }
@@ -203,7 +247,9 @@ async fn pg_crons_entries_that_enqueue_plain_values_move_and_the_others_say_why_
         let import = ["schedule", "import", "--from", "pg_cron", "--zone", "GMT"];
         let no_zone = tenure(db, &import[..4]);
         assert!(no_zone.code == 2 && no_zone.said.contains("cron.timezone"), "{no_zone:?}");
-        let done = json(db, &[&import[..], &["--yes", "--json"]].concat());
+        let done = tenure(db, &[&import[..], &["--yes", "--json"]].concat());
+        assert_eq!(done.code, 1, "some cannot move: {done:?}");
+        let done = json_of(&done.out);
         let entries = done["entries"].as_array().expect("entries");
         assert_eq!(entries.len(), 7, "none is dropped");
         assert_eq!(entries[0]["schedule"], json!({ "name": "nightly", "rule": "30 2 * * *", "zone": "UTC" }));
@@ -218,6 +264,26 @@ async fn pg_crons_entries_that_enqueue_plain_values_move_and_the_others_say_why_
         let left =
             db.sql().await.query_one("select string_agg(jobid::text, ' ' order by jobid) from cron.job", &[]).await;
         assert_eq!(left.expect("entries").get::<_, &str>(0), "3 4 5 6 7");
+
+        // An entry that was left where it is when its schedule was added goes the next time; the one that calls tick is to stay.
+        let again = "insert into cron.job values (1, 'nightly', '30 2 * * *', 'select tenure.enqueue(''report'', ''{\"full\": true}'', ''slow'')', current_database(), current_user, true);
+            delete from cron.job where jobid > 3";
+        db.sql().await.batch_execute(again).await.expect("the entry");
+        // Not while its schedule is paused: nothing would do its work.
+        assert_eq!(tenure(db, &["schedule", "pause", "nightly"]).code, 0);
+        let end = tenure(db, &[&import[..], &["--yes"]].concat());
+        assert_eq!(end.code, 1, "{end:?}");
+        assert!(end.out.contains("! entry 1 stays: its schedule \"nightly\" is paused"), "{end:?}");
+        let left = db.sql().await.query_one("select string_agg(jobid::text, ' ' order by jobid) from cron.job", &[]).await;
+        assert_eq!(left.expect("entries").get::<_, &str>(0), "1 3");
+        assert_eq!(tenure(db, &["schedule", "resume", "nightly"]).code, 0);
+        let nobody = tenure(db, &import);
+        assert!(nobody.code == 2 && nobody.said.contains("would remove 1 entry of pg_cron:"), "{nobody:?}");
+        let end = tenure(db, &[&import[..], &["--yes"]].concat());
+        assert_eq!(end.code, 0, "{end:?}");
+        assert!(end.out.contains("= nightly (entry 1)") && end.out.contains("! entry 3 stays: it calls tick()"), "{end:?}");
+        let left = db.sql().await.query_one("select string_agg(jobid::text, ' ') from cron.job", &[]).await;
+        assert_eq!(left.expect("entries").get::<_, &str>(0), "3");
     })
     .await;
 }

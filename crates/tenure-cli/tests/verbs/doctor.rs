@@ -69,7 +69,10 @@ async fn turns_that_a_worker_is_at_are_left_out_and_said() {
         let found = json(db, &["doctor", "--plans", "--json"]);
         let left_out: Vec<&str> =
             found["left_out"].as_array().expect("a list").iter().filter_map(|one| one["call"].as_str()).collect();
-        assert_eq!(left_out, ["net, inbox", "net, orphans", "net, sleepers", "promote", "rescue", "tick"]);
+        assert_eq!(
+            left_out,
+            ["due_schedules", "net, inbox", "net, orphans", "net, sleepers", "promote", "rescue", "tick"]
+        );
         assert!(
             of(&found, "calls", "call", "tick").is_empty() && of(&found, "calls", "call", "fold_stats").len() == 1,
             "{found}"
@@ -130,7 +133,7 @@ async fn dead_rows_at_the_start_of_a_queue_are_found_and_gone_after_a_vacuum() {
         assert!(end.out.contains("head of queue \"mail\": touches "), "{}", end.out);
         // Some rows that the calls themselves left may be counted as well.
         assert!(end.out.contains("ready has 12"), "{}", end.out);
-        assert!(end.out.contains(" dead rows: vacuum ready; `tenure status` names who"), "{}", end.out);
+        assert!(end.out.contains(" dead rows: vacuum tenure.ready; `tenure status` names who"), "{}", end.out);
         forgotten.batch_execute("commit").await.expect("ended");
         db.sql().await.batch_execute("vacuum tenure.ready").await.expect("vacuumed");
         let end = tenure(db, &["doctor", "--plans"]);

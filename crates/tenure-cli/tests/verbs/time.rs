@@ -136,7 +136,7 @@ async fn what_is_wrong_about_time_is_named_with_the_way_out() {
         (&["enqueue", "k", "1", "--at", "2027-03-29T02:30"], &["has no time zone", "--zone"]),
         (&["enqueue", "k", "1", "--at", "2027-03-29T02:30", "--zone", "Berlin"], &["\"Berlin\" is not a time zone"]),
         (&["enqueue", "k", "1", "--at", "2027-03-29"], &["a date without a time"]),
-        (&["job", "reschedule", "1"], &["--at"]),
+        (&["job", "reschedule", "1"], &["--at", "--in"]),
         (&["job", "reschedule", "1", "--in", "4000d"], &["longer than 10 years"]),
         (&["schedule", "preview", "61 2 * * *", "--zone", "UTC"], &["minute 61 is outside 0-59"]),
         (&["schedule", "preview", "0 0 30 2 *", "--zone", "UTC"], &["would never run"]),
@@ -214,11 +214,28 @@ async fn a_backfill_is_counted_begun_shown_and_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_audit_that_was_cut_says_so_and_vouches_for_nothing() {
+    with_database(async |db| {
+        assert_eq!(tenure(db, &["schedule", "add", "each second", "* * * * * *", "report", "--zone", "UTC"]).code, 0);
+        let paused = "update tenure.schedule set ruled_at = clock_timestamp() - interval '3 days', changed_at = clock_timestamp() - interval '3 days';
+            insert into tenure.schedule_gap (schedule_id, first_at, last_at, reason)
+                select id, clock_timestamp() - interval '3 days', clock_timestamp() + interval '1 hour', 'paused' from tenure.schedule";
+        db.sql().await.batch_execute(paused).await.expect("paused all the time");
+        let whole = tenure(db, &["schedule", "audit", "--since", "1h"]);
+        assert!(whole.code == 0 && !whole.said.contains("too many times"), "{whole:?}");
+        let cut = tenure(db, &["schedule", "audit", "--since", "2d"]);
+        assert!(cut.code == 1 && cut.said.contains("too many times") && cut.said.contains("hence exit code 1"), "{cut:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_audit_exits_with_1_when_a_time_is_missing_and_status_names_schedules_that_do_not_fire() {
     with_database(async |db| {
         let add = ["schedule", "add", "minutely", "* * * * *", "report", "--zone", "UTC"];
         assert_eq!(tenure(db, &add).code, 0);
-        assert_eq!(tenure(db, &["schedule", "audit"]).code, 0, "it has just been added");
+        let new = tenure(db, &["schedule", "audit"]);
+        assert!(new.code == 0 && new.said.contains("no time was compared"), "it has just been added: {new:?}");
         let sql = db.sql().await;
         let older = "update tenure.schedule set ruled_at = clock_timestamp() - interval '1 hour', changed_at = clock_timestamp() - interval '1 hour',
             look_at = clock_timestamp() - interval '1 hour'";

@@ -6,10 +6,14 @@ use sqlx08::Connection as _;
 use sqlx09::Connection as _;
 use tenure::{Client, Enqueue, Executor, JobOptions, RawJson};
 
+use super::plans::keep_unanalysed;
 use crate::{Act, Bound, Measure, Stage, WorkerProcess, size};
 
 /// The transaction of the look at the counters, of which the second sees the first.
 const LOOK: f64 = 1.0;
+
+/// Of which the median is taken.
+const WINDOW: Duration = Duration::from_secs(5);
 
 /// CPU share, memory and transactions of one idle worker, and the transactions of very many. A worker's statements are a
 /// transaction each while it is idle.
@@ -49,17 +53,29 @@ pub async fn idle_workers(stage: &Stage) -> Vec<Measure> {
     lines
 }
 
-/// Transactions a second of a worker that has just had work.
-pub(super) async fn transactions_a_second(stage: &Stage, worker: &WorkerProcess, time: Duration) -> f64 {
+/// Transactions a second of a worker that has just had work: in the median of windows of five seconds, and the mean, in which what comes every half a minute or once
+/// after much work (what is forgotten, folded and removed) has its part. Autovacuum, which comes behind the work with several transactions for each table, is kept
+/// off the tables.
+pub(super) async fn transactions_a_second(stage: &Stage, worker: &WorkerProcess, time: Duration) -> (f64, f64) {
+    keep_unanalysed(stage).await;
     tokio::time::sleep(Duration::from_secs(2)).await; // from working to idle: pauses grow
-    let (_, transactions, took) = watch(stage, worker, time).await;
-    transactions / took
+    let mut rates = Vec::new();
+    for _ in 0..time.div_duration_f64(WINDOW).round().max(1.0) as usize {
+        let (_, transactions, took) = watch(stage, worker, time.min(WINDOW)).await;
+        rates.push(transactions / took);
+    }
+    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    rates.sort_by(f64::total_cmp);
+    (rates[rates.len() / 2], mean)
 }
 
 /// CPU seconds of the process, transactions of the database, and the seconds that passed.
 async fn watch(stage: &Stage, worker: &WorkerProcess, time: Duration) -> (f64, f64, f64) {
-    // Sessions report their counts once a second. The server's own processes count as well: a few in a minute.
-    let count = "select xact_commit::float8 from pg_stat_database where datname = current_database()";
+    // Sessions report their counts once a second. The server's own processes count as well, and after work autovacuum comes, table by table: at least a
+    // transaction for each that it vacuums or analyses, and that much is taken off. Tables of the whole cluster may have been the turn of another database.
+    let count = "select d.xact_commit::float8 - (select coalesce(sum(t.autovacuum_count + t.autoanalyze_count), 0)::float8 from pg_stat_all_tables t
+            join pg_class c on c.oid = t.relid and not c.relisshared)
+        from pg_stat_database d where d.datname = current_database()";
     let before: f64 = stage.one(count, &[]).await;
     let (cpu, start) = (cpu_seconds(worker), Instant::now());
     tokio::time::sleep(time).await; // what is measured

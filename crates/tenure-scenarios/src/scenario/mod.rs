@@ -11,6 +11,8 @@ pub mod freeze;
 pub mod handling;
 pub mod horizon;
 pub mod kill;
+pub mod limits;
+pub mod limits_chaos;
 pub mod long;
 pub mod names;
 pub mod notify;

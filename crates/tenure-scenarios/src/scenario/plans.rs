@@ -44,7 +44,7 @@ pub async fn plans_stay_right(stage: &Stage) -> Vec<Measure> {
 }
 
 /// No table is analysed or vacuumed by itself meanwhile.
-async fn keep_unanalysed(stage: &Stage) {
+pub(super) async fn keep_unanalysed(stage: &Stage) {
     let off = "select string_agg(format('alter table tenure.%I set (autovacuum_enabled = false)', relname), ';') from pg_class
         where relnamespace = 'tenure'::regnamespace and relkind = 'r'";
     let off: String = stage.one(off, &[]).await;

@@ -9,6 +9,8 @@ use super::cost::{resident_mb, transactions_a_second};
 use crate::{Act, Bound, Measure, Stage, size};
 
 const LIMIT: Duration = Duration::from_secs(120);
+/// From now to the first of very many times.
+const LEAD: Duration = Duration::from_secs(5);
 /// Calls of which the median is taken.
 const CALLS: usize = 101;
 /// Times of a rule that are shown at once, at most.
@@ -30,12 +32,13 @@ pub async fn many_schedules(stage: &Stage) -> Vec<Measure> {
     let none_due = look_ms(stage).await;
 
     // A few seconds ahead, as if it were the turn of a year.
-    let due = "update tenure.schedule set next_at = h.at, look_at = h.at
+    let due = "update tenure.schedule set next_at = h.at, look_at = h.at, rule = to_char(h.at at time zone zone, 'FMSS FMMI FMHH24 FMDD FMMM') || ' *'
                from (select date_trunc('second', clock_timestamp()) + interval '4 seconds' as at) h";
     stage.execute(due, &[]).await;
     let fired = "select count(*) from tenure.schedule_run where state = 'fired'";
     until_within(LIMIT, "every schedule has fired", async || stage.count(fired, &[]).await as usize == schedules).await;
-    let last = "select max(extract(epoch from noted_at - logical_at))::float8 from tenure.schedule_run";
+    // As we see it, with the commit of the last of them: what they note themselves is when their turn began.
+    let last = "select max(extract(epoch from clock_timestamp() - logical_at))::float8 from tenure.schedule_run";
     let last: f64 = stage.one(last, &[]).await;
     let grown = (resident_mb(&worker) - before).max(0.0);
 
@@ -53,7 +56,9 @@ pub async fn many_schedules(stage: &Stage) -> Vec<Measure> {
             schedules,
             stage.count("select count(*) from tenure.job", &[]).await as usize,
         ),
-        Measure::new("the last of them fired after", Bound::AtMost(1.5), last, "s"),
+        // As another session sees it, behind the commit of the last batch.
+        Measure::new("the last of them fired after", size::MANY_FIRED.at(stage.size), last, "s"),
+        Measure::new("the same", Bound::AimBelow(1.5), last, "s"),
         Measure::new("a look for due schedules, without any", Bound::Shown, without, "ms"),
         Measure::new(
             format!("a look for due schedules, {schedules} of which none is due"),
@@ -99,10 +104,12 @@ pub async fn one_shots(stage: &Stage) -> Vec<Measure> {
     let worker = stage.start(stage.worker("alone").concurrency(20)).await;
     let enqueue =
         "select count(tenure.enqueue('act', $2::text::json, p_run_at => h.at + random() * make_interval(secs => $3)))
-                   from (select clock_timestamp() + interval '5 seconds' as at) h, generate_series(1, $1::bigint) n";
+                   from (select clock_timestamp() + make_interval(secs => $4) as at) h, generate_series(1, $1::bigint) n";
     let act = Act::Sleep { ms: 0 }.json();
-    stage.count(enqueue, &[&(jobs as i64), &act, &over.as_secs_f64()]).await;
-    stage.completed(jobs, over + LIMIT).await;
+    stage.count(enqueue, &[&(jobs as i64), &act, &over.as_secs_f64(), &LEAD.as_secs_f64()]).await;
+    // sleep: nobody looks while they become due, for that has its price too.
+    tokio::time::sleep(LEAD + over).await;
+    stage.completed(jobs, LIMIT).await;
     // As the handlers' first words say: the claim that brought a job began before it saw that it is due.
     let late = "select percentile_cont($1::float8) within group (order by greatest(0, extract(epoch from p.started_at - j.run_at))::float8)
                 from probe p join tenure.job j on j.id = p.job_id";
@@ -110,7 +117,7 @@ pub async fn one_shots(stage: &Stage) -> Vec<Measure> {
     let (p50, p99, last) = (percentile(0.5).await, percentile(0.99).await, percentile(1.0).await);
     let early = "select count(*) from probe p join tenure.job j on j.id = p.job_id where p.started_at < j.run_at";
     let early = stage.count(early, &[]).await as usize;
-    let idle = transactions_a_second(stage, &worker, size::IDLE.at(stage.size)).await;
+    let (idle, idle_mean) = transactions_a_second(stage, &worker, size::IDLE.at(stage.size)).await;
     worker.shut_down().await;
     vec![
         Measure::new(
@@ -128,5 +135,6 @@ pub async fn one_shots(stage: &Stage) -> Vec<Measure> {
             idle,
             "/s",
         ),
+        Measure::new("the same, with what comes now and then and after much work", Bound::Shown, idle_mean, "/s"),
     ]
 }

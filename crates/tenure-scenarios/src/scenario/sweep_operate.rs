@@ -2,7 +2,7 @@
 
 use tenure::lifecycle::State;
 use tenure::verbs::Verb;
-use tenure::{Client, DeadFilter, Error, JobId, RequeuePace, StatsFilter};
+use tenure::{Client, DeadFilter, Error, JobId, Limit, QueueBound, RequeuePace, StatsFilter, WhenFull};
 
 use super::sweep_verbs::{Case, KIND, MANY, PATIENCE, Scene};
 
@@ -31,6 +31,14 @@ pub(super) async fn call(client: &Client, case: Case, scene: &Scene) -> Result<(
         Verb::Drained => client.drained(queue, Some(PATIENCE)).await.map(|running| assert_eq!(running, 0)),
         Verb::SetKeep => client.set_keep(Some(queue), State::Dead, Some(PATIENCE)).await,
         Verb::KeepDefaults => client.keep_defaults().await.map(|keep| assert!(keep.completed > PATIENCE)),
+        Verb::SetLimit => client.set_limit(queue, Limit::new().concurrency(3)).await.map(drop),
+        Verb::RemoveLimit => client.remove_limit(queue).await.map(drop),
+        Verb::Limits => client.limits(Some(queue), 10).await.map(|limits| assert_eq!(limits.len(), 1)),
+        Verb::SetQueueBound => client.set_queue_bound(queue, QueueBound::new(WhenFull::Reject).jobs(3)).await.map(drop),
+        Verb::RemoveQueueBound => client.remove_queue_bound(queue).await.map(drop),
+        Verb::QueueBounds => {
+            client.queue_bounds().await.map(|bounds| assert!(bounds.iter().any(|bound| bound.queue == queue)))
+        }
         Verb::Settings => client.settings().await.map(|settings| assert!(settings.len() > 1)),
         Verb::SetSetting => client.set_setting("snapshot_warn_ms", i64::try_from(PATIENCE.as_millis()).ok()).await,
         Verb::Prune => client.prune(|_| ()).await.map(drop),

@@ -29,7 +29,7 @@ pub(super) async fn call(client: &Client, case: Case, scene: &Scene) -> Result<(
         }
         Verb::TroubledSchedules => {
             let troubled = client.troubled_schedules(Some(1_000)).await;
-            troubled.map(|troubled| assert!(troubled.iter().any(|schedule| schedule.name == queue)))
+            troubled.map(|troubled| assert!(troubled.schedules.iter().any(|schedule| schedule.name == queue)))
         }
         Verb::AddBackfill => client.add_backfill(&backfill(scene), Some("swept")).await.map(drop),
         Verb::BackfillPreview => client

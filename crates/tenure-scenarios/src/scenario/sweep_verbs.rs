@@ -84,6 +84,8 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         | Verb::AddSchedules
         | Verb::CheckPgCron
         | Verb::KeepDefaults
+        | Verb::SetLimit
+        | Verb::SetQueueBound
         | Verb::Settings => {}
         // Set by the call before.
         Verb::SetSetting => {
@@ -104,6 +106,12 @@ pub(super) async fn prepare(stage: &Stage, case: Case) -> Scene {
         }
         Verb::ResumeKind | Verb::PausedKinds => {
             stage.count("select tenure.pause_kind($1, $2)::int::bigint", &[&KIND, &scene.queue]).await;
+        }
+        Verb::RemoveLimit | Verb::Limits => {
+            stage.count("select tenure.set_limit($1, 3)::int::bigint", &[&scene.queue]).await;
+        }
+        Verb::RemoveQueueBound | Verb::QueueBounds => {
+            stage.count("select tenure.set_queue_bound($1, 3)::int::bigint", &[&scene.queue]).await;
         }
         Verb::DrainWorker | Verb::WorkerDrained => scene.hand = Some(hand(stage, &scene.queue).await),
         Verb::AttemptErrors => {
@@ -309,6 +317,10 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         Verb::DrainWorker => {
             ("(select count(*) from tenure.worker_drain d where d.worker_id = p.worker)", "1".to_owned())
         }
+        Verb::SetLimit => ("(select concurrency from tenure.limit_rule where name = p.queue)", "3".to_owned()),
+        Verb::RemoveLimit => ("(select count(*) from tenure.limit_rule where name = p.queue)", "0".to_owned()),
+        Verb::SetQueueBound => ("(select jobs from tenure.queue_bound where queue = p.queue)", "3".to_owned()),
+        Verb::RemoveQueueBound => ("(select count(*) from tenure.queue_bound where queue = p.queue)", "0".to_owned()),
         Verb::SetKeep => {
             ("(select keep_dead_ms from tenure.queue where name = p.queue)", PATIENCE.as_millis().to_string())
         }
@@ -372,6 +384,8 @@ fn trace(case: Case, scene: &Scene) -> Option<(&'static str, String)> {
         | Verb::Drained
         | Verb::KeepDefaults
         | Verb::Settings
+        | Verb::Limits
+        | Verb::QueueBounds
         | Verb::PrunePreview
         | Verb::Schedules
         | Verb::Schedule
@@ -486,6 +500,12 @@ pub(super) async fn call(client: &Client, url: &str, case: Case, scene: &Scene) 
         | Verb::Drained
         | Verb::SetKeep
         | Verb::KeepDefaults
+        | Verb::SetLimit
+        | Verb::RemoveLimit
+        | Verb::Limits
+        | Verb::SetQueueBound
+        | Verb::RemoveQueueBound
+        | Verb::QueueBounds
         | Verb::Settings
         | Verb::SetSetting
         | Verb::Prune

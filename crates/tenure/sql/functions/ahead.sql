@@ -18,7 +18,8 @@ begin
            'id', w.id, 'version', w.version, 'name', w.name, 'rule', w.rule, 'zone', w.zone, 'gap', w.gap, 'twice', w.twice, 'missed', w.missed,
            'missed_max', w.missed_max, 'missed_window_ms', w.missed_window_ms, 'anchor_us', tenure.to_us(w.anchor_at), 'starts_us', tenure.to_us(w.starts_at),
            'ends_us', tenure.to_us(w.ends_at), 'next_us', tenure.to_us(w.next_at),
-           'from_us', case when w.next_at is null and w.last_at > w.changed_at then null else tenure.to_us(w.changed_at) end))
+           'from_us', case when not w.ended then tenure.to_us(w.changed_at) end,
+           'last_us', tenure.to_us(greatest(w.last_at, w.changed_at)), 'look_us', tenure.to_us(w.look_at)))
     into v_wanted
     from (select s.* from tenure.schedule s left join tenure.schedule_ahead a on a.schedule_id = s.id
           where s.removed_at is null and s.look_at is not null
@@ -63,8 +64,8 @@ create or replace function tenure.plan_ahead(
   p_schedule tenure.schedule, p_times timestamptz[], p_complete boolean, p_now timestamptz, p_late timestamptz) returns json
 language plpgsql stable as $$
 declare
-  -- Computed since it changed, and nothing is left: it only waits for the end of a run.
-  c_ended constant boolean := p_schedule.next_at is null and coalesce(p_schedule.last_at > p_schedule.changed_at, false);
+  -- Nothing is left: it only waits for the end of a run.
+  c_ended constant boolean := p_schedule.ended;
   v_next constant timestamptz := case when not c_ended then coalesce(p_schedule.next_at, p_times[1]) end;
   v_after timestamptz;
   v_come timestamptz[] := '{}';
@@ -89,7 +90,7 @@ begin
                   (select count(*) from unnest(v_come[:v_missed]) as t(at) where t.at < p_now - p_schedule.missed_window_ms * interval '1 millisecond'))
   end;
   return json_build_object(
-    'id', p_schedule.id, 'version', p_schedule.version, 'was_us', tenure.to_us(p_schedule.next_at),
+    'id', p_schedule.id, 'version', p_schedule.version, 'look_us', tenure.to_us(p_schedule.look_at), 'was_us', tenure.to_us(p_schedule.next_at),
     'fire_us', array(select tenure.to_us(t.at) from unnest(v_come[v_from:]) as t(at) order by t.at),
     'out_us', case when v_from > 1 then array[tenure.to_us(v_come[1]), tenure.to_us(v_come[v_from - 1]), v_from - 1] end,
     'next_us', tenure.to_us(v_after), 'more', false, 'error', null);

@@ -4,14 +4,16 @@
 
 -- add_backfill: begins one. p_times: in the order in which they run; each once, and none of them ahead. Returns its id. Null: there is no such schedule.
 -- Errors: TN002, naming the value, also when it cannot be told any more whether a time has run.
--- Locks: none.
+-- Locks: the schedule's row, shared, waited for for five seconds at most: remove_schedule finds the backfill, or the backfill finds no schedule.
 create or replace function tenure.add_backfill(p_schedule text, p_times timestamptz[], p_at_once integer default 10, p_priority integer default 4,
                                                p_again boolean default false, p_by text default null) returns bigint
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set lock_timeout = '5s' as $$
 declare
   c_times_max constant integer := 100000;
   v_now constant timestamptz := clock_timestamp();
-  v_times constant integer := coalesce(cardinality(p_times), 0);
+  -- Counted from one, wherever the caller's array begins.
+  v_all constant timestamptz[] := array(select t.at from unnest(p_times) with ordinality as t(at, o) order by t.o);
+  v_times constant integer := cardinality(v_all);
   v_first_at timestamptz;
   v_schedule tenure.schedule;
   v_id bigint;
@@ -25,20 +27,20 @@ begin
   if p_priority is null or p_priority not between 1 and 4 then
     perform tenure.refuse('TN002', format('priority %s is outside 1 to 4', coalesce(p_priority::text, 'null')), '1 is the most urgent, 4 the least; the default is 4.');
   end if;
-  if (select count(distinct t.at) <> v_times or max(t.at) > v_now or min(t.at) = '-infinity' from unnest(p_times) as t(at)) then
+  if (select count(distinct t.at) <> v_times or max(t.at) > v_now or min(t.at) = '-infinity' from unnest(v_all) as t(at)) then
     perform tenure.refuse('TN002', 'a time is missing, comes twice, or lies ahead', 'Name instants of the past, each once.');
   end if;
-  select s.* into v_schedule from tenure.schedule s where s.name = p_schedule and s.removed_at is null;
+  select s.* into v_schedule from tenure.schedule s where s.name = p_schedule and s.removed_at is null for share;
   if v_schedule.id is null then
     return null;
   end if;
-  v_first_at := (select min(t.at) from unnest(p_times) as t(at));
+  v_first_at := (select min(t.at) from unnest(v_all) as t(at));
   if not coalesce(p_again, false) and v_first_at < v_schedule.forgotten_at then
     perform tenure.refuse('TN002', format('whether schedule "%s" ran at %s cannot be told any more', p_schedule, v_first_at),
                           format('Begin at %s, or say that times are to run again.', v_schedule.forgotten_at));
   end if;
   insert into tenure.schedule_backfill (schedule_id, times, at_once, priority, again, created_at, created_by, look_at)
-    values (v_schedule.id, p_times, p_at_once, p_priority, coalesce(p_again, false), v_now, coalesce(p_by, session_user), v_now)
+    values (v_schedule.id, v_all, p_at_once, p_priority, coalesce(p_again, false), v_now, coalesce(p_by, session_user), v_now)
     returning id into v_id;
   return v_id;
 end $$;
@@ -47,7 +49,7 @@ end $$;
 -- that wait to be tried again, and those that run end. True: it had not ended, nor was it
 -- cancelled before. Null: there is no such backfill. Locks: its row, and those of cancel for jobs that wait, waited for for five seconds at most.
 create or replace function tenure.cancel_backfill(p_backfill bigint, p_by text default null) returns boolean
-language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set lock_timeout = '5s' as $$
 declare
   v_now constant timestamptz := clock_timestamp();
   v_backfill tenure.schedule_backfill;
@@ -68,39 +70,46 @@ language sql stable security definer set search_path = pg_catalog, tenure, pg_te
   where s.name = p_schedule and s.removed_at is null and tenure.has_run(s.id, t.at)
 $$;
 
--- move_backfills: those that want to be looked at, a few of them. One that fails says why in its row, and is tried again a minute later.
+-- move_backfills: those that want to be looked at, a few of them and for a moment. Returns how many. One that fails says why in its row, until it goes on, and is tried again a
+-- minute later; in a second when somebody was in its way, or the queue is full.
 -- Locks: their rows, skip locked; each one's schedule, which is not waited for either.
-create or replace function tenure.move_backfills(p_since timestamptz) returns void
+create or replace function tenure.move_backfills(p_since timestamptz) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   c_backfills constant integer := 10;
+  c_time constant interval := '200 milliseconds';
   v_now constant timestamptz := clock_timestamp();
   v_id bigint;
   v_backfill tenure.schedule_backfill;
+  v_moved bigint := 0;
 begin
   for v_id in select b.id from tenure.schedule_backfill b where b.look_at > p_since and b.look_at <= v_now order by b.look_at, b.id limit c_backfills loop
+    exit when clock_timestamp() > v_now + c_time;
     select b.* into v_backfill from tenure.schedule_backfill b where b.id = v_id and b.look_at <= v_now for update skip locked;
     continue when v_backfill.id is null;
+    v_moved := v_moved + 1;
     begin
       perform tenure.move_backfill(v_backfill);
     exception when others then
       update tenure.schedule_backfill b
-        set error = case when tenure.is_passing(sqlstate) then b.error else left(sqlerrm, 4000) end,
-            error_at = case when tenure.is_passing(sqlstate) then b.error_at else coalesce(b.error_at, v_now) end,
-            look_at = v_now + case when tenure.is_passing(sqlstate) then interval '1 second' else interval '1 minute' end
+        set error = left(sqlerrm, 4000), error_at = coalesce(b.error_at, v_now),
+            look_at = v_now + case when tenure.is_passing(sqlstate) or sqlstate = 'TN007' then interval '1 second' else interval '1 minute' end
         where b.id = v_id;
     end;
   end loop;
+  return v_moved;
 end $$;
 
--- move_backfill: enqueues as many further times as may run now; of one that is cancelled, cancels what waits; one that ended a week ago goes.
+-- move_backfill: enqueues as many further times as may run now; of one that is cancelled, or whose schedule was removed, cancels what waits; one that ended a week
+-- ago goes.
 -- The caller holds its row.
 create or replace function tenure.move_backfill(p_backfill tenure.schedule_backfill) returns void
 language plpgsql as $$
 declare
   c_looks_max constant integer := 1000;       -- times that one turn goes through
   c_soon constant interval := '100 milliseconds';
-  c_later constant interval := '500 milliseconds';
+  c_later constant interval := '500 milliseconds';  -- by and by, while no job ends, 5 s: each look writes the row anew
+  c_slower constant interval := '90 seconds';
   v_now constant timestamptz := clock_timestamp();
   v_schedule tenure.schedule;
   v_all constant integer := cardinality(p_backfill.times);
@@ -108,6 +117,7 @@ declare
   v_times timestamptz[];
   v_run timestamptz[] := '{}';
   v_at timestamptz;
+  v_room bigint;
   v_open bigint[];
   v_dead integer;
   v_jobs bigint[] := '{}';
@@ -117,24 +127,31 @@ begin
     delete from tenure.schedule_backfill b where b.id = p_backfill.id;
     return;
   end if;
+  if p_backfill.cancelled_at is null and not exists (select from tenure.schedule s where s.id = p_backfill.schedule_id and s.removed_at is null) then
+    update tenure.schedule_backfill b set cancelled_at = v_now where b.id = p_backfill.id returning b.* into p_backfill;
+  end if;
   if p_backfill.cancelled_at is not null then
     perform tenure.cancel_waiting(j.id) from unnest(p_backfill.open_jobs) with ordinality as j(id, o) order by j.o;
   end if;
-  v_open := array(select j.id from unnest(p_backfill.open_jobs) with ordinality as j(id, o) where not tenure.has_ended(j.id) order by j.o);
+  v_open := tenure.not_ended(p_backfill.open_jobs);
   v_dead := (select count(*) from unnest(p_backfill.open_jobs) as j(id) where exists (select from tenure.dead_letter d where d.job_id = j.id));
   if p_backfill.cancelled_at is null and v_done < v_all and cardinality(v_open) < p_backfill.at_once then
-    select s.* into v_schedule from tenure.schedule s where s.id = p_backfill.schedule_id for update skip locked;
-    -- Whoever just fires it would meet the same times.
+    select s.* into v_schedule from tenure.schedule s where s.id = p_backfill.schedule_id and s.removed_at is null for update skip locked;
+    -- Whoever just fires it would meet the same times; one that has just been removed is met at the next look.
     if v_schedule.id is not null then
       v_times := p_backfill.times[v_done + 1 : v_done + c_looks_max];
+      v_room := tenure.room_at_once(v_schedule.queue, least(p_backfill.at_once - cardinality(v_open), v_all - v_done), false);
       foreach v_at in array v_times loop
-        exit when cardinality(v_open) + cardinality(v_run) >= p_backfill.at_once;
+        exit when cardinality(v_run) >= v_room;
         v_done := v_done + 1;
         -- What waits for the end of the run before will run by itself.
         if v_at is distinct from v_schedule.queued_at and (p_backfill.again or not tenure.has_run(v_schedule.id, v_at)) then
           v_run := v_run || v_at;
         end if;
       end loop;
+      if v_room = 0 and cardinality(v_open) = 0 then
+        perform tenure.refuse_full(v_schedule.queue);
+      end if;
       v_jobs := tenure.enqueue_backfill(v_schedule, v_run, p_backfill.priority);
     end if;
   end if;
@@ -143,7 +160,9 @@ begin
   update tenure.schedule_backfill b
     set done = v_done, enqueued = b.enqueued + cardinality(v_jobs), skipped = b.skipped + (v_done - b.done) - cardinality(v_jobs), dead = b.dead + v_dead,
         open_jobs = v_open, error = null, error_at = null, ended_at = case when v_over then v_now end,
-        look_at = v_now + case when v_over then tenure.runs_kept() when v_done > b.done then c_soon else c_later end
+        look_at = v_now + case when v_over then tenure.runs_kept() when v_done > b.done or cardinality(v_open) < cardinality(b.open_jobs) then c_soon
+                             -- For how long is said by the job that came last.
+                             else c_later + coalesce((select greatest('0', least(v_now - j.created_at, c_slower)) from tenure.job j where j.id = v_open[cardinality(v_open)]), '0') / 20 end
     where b.id = p_backfill.id;
 end $$;
 

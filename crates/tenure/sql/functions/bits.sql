@@ -43,7 +43,7 @@ create or replace function tenure.mask_fresh(p_count integer) returns bit(128)
 language sql immutable as $$ select (~ 0::bit(128)) << (128 - p_count) $$;
 
 -- The class of tenure's two-integer advisory locks; the key is a worker's id, or 0 for maintenance, -1 for retention, -2 for rows left in inbox,
--- -3 for statistics.
+-- -3 for statistics, -4 for pg_cron, -5 for a sync of schedules, -6 for the book of limits.
 create or replace function tenure.lock_class() returns integer
 language sql stable as $$ select ('x' || lpad(to_hex('tenure'::regnamespace::oid::bigint), 8, '0'))::bit(32)::integer $$;
 

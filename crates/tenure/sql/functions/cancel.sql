@@ -94,7 +94,7 @@ exception when lock_not_available then
   perform tenure.refuse('TN005', format('somebody is just cancelling or ending job %s', p_job), 'Try again when that transaction has ended.');
 end $$;
 
--- take_waiting: takes one job out of ready, later or held. Returns the attempts that it has used; null: it does not wait there.
+-- take_waiting: takes one job out of ready, later, held or limited. Returns the attempts that it has used; null: it does not wait there.
 create or replace function tenure.take_waiting(p_job bigint) returns smallint
 language plpgsql as $$
 declare
@@ -105,6 +105,7 @@ declare
   v_ready tenure.ready;
   v_later tenure.later;
   v_held tenure.held;
+  v_limited tenure.limited;
 begin
   select j.* into v_job from tenure.job j where j.id = p_job;
   select r.* into v_ready from tenure.ready r
@@ -126,10 +127,32 @@ begin
     perform tenure.leave_held(v_held, v_mask);
     return v_held.attempt;
   end if;
+  if v_job.limits is not null then
+    v_limited := tenure.limited_row_of(p_job);
+    if v_limited.id is not null then
+      perform tenure.leave_limited(v_limited, v_mask);
+      return v_limited.attempt;
+    end if;
+  end if;
   return null;
 end $$;
 
--- leave_ready, leave_later, leave_held: take jobs out of a row that the caller has locked; the row goes with its last job.
+-- limited_row_of: the row of limited in which a job waits, locked; all null: it waits in none. What came back has a row of another number than its block's.
+create or replace function tenure.limited_row_of(p_job bigint) returns tenure.limited
+language plpgsql as $$
+declare
+  v_block constant bigint := p_job >> 7;
+  v_bit constant integer := (p_job & 127)::integer;
+  v_limited tenure.limited;
+begin
+  select l.* into v_limited from tenure.limited l where l.id = v_block and get_bit(l.mask, v_bit) = 1 for update;
+  if not found then
+    select l.* into v_limited from tenure.limited l where l.block = v_block and l.id <> l.block and get_bit(l.mask, v_bit) = 1 for update;
+  end if;
+  return v_limited;
+end $$;
+
+-- leave_ready, leave_later, leave_held, leave_limited: take jobs out of a row that the caller has locked; the row goes with its last job.
 create or replace function tenure.leave_ready(p_row tenure.ready, p_gone bit(128)) returns void
 language plpgsql as $$
 begin
@@ -157,6 +180,20 @@ begin
     delete from tenure.held h where h.block = p_row.block and h.id = p_row.id;
   elsif bit_count(p_gone) > 0 then
     update tenure.held h set mask = h.mask & ~ p_gone where h.block = p_row.block and h.id = p_row.id;
+  end if;
+end $$;
+
+create or replace function tenure.leave_limited(p_row tenure.limited, p_gone bit(128)) returns void
+language plpgsql as $$
+begin
+  if p_row.mask = p_gone then
+    delete from tenure.limited l where l.id = p_row.id;
+    if p_row.place <> p_row.id then
+      -- It may have been the head of an ordered line.
+      perform tenure.free_places(array[x.order_bucket], p_row.queue) from tenure.line x where x.digest = p_row.line and x.order_bucket is not null;
+    end if;
+  elsif bit_count(p_gone) > 0 then
+    update tenure.limited l set mask = l.mask & ~ p_gone where l.id = p_row.id;
   end if;
 end $$;
 

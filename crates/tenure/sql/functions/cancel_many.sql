@@ -1,11 +1,11 @@
 -- cancel_many: one batch of the cancel of a selection. The caller repeats it, each time in a transaction of its own, with the place where the batch
 -- before stopped, until there is none; and from the start until nothing was left to do and nobody was in the way, because jobs move meanwhile.
--- Transition: later, held, ready -> outcome (cancelled); a job that runs is asked for through its worker (cancel_request).
+-- Transition: later, held, limited, ready -> outcome (cancelled); a job that runs is asked for through its worker (cancel_request).
 -- Parameters: p_statuses of the jobs (scheduled, retrying, snoozed, held, available, running); p_queue, p_kind (null: any); p_before: enqueued
 -- before this instant (null: whenever); p_place and p_after: what the batch before returned (null: from the start); p_limit jobs, about.
 -- Returns one row: jobs cancelled, jobs asked for, jobs of the selection that were left because somebody is just changing them (busy), and where
 -- it stopped; place is null at the end.
--- Locks: single rows of one of later, held or ready in the order of their keys, or of lease FOR KEY SHARE, skipping what others hold. It stops
+-- Locks: single rows of one of later, held, limited or ready in the order of their keys, or of lease FOR KEY SHARE, skipping what others hold. It stops
 -- after 200 ms or 100,000 rows, whatever the selection meets, so that it may be no part of a longer transaction.
 create or replace function tenure.cancel_many(p_statuses text[], p_queue text, p_kind text, p_before timestamptz,
                                    p_place text default null, p_after text[] default null, p_limit integer default 2000,
@@ -28,16 +28,18 @@ begin
       from tenure.cancel_later(p_statuses, p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
   elsif c_place = 'held' and 'held' = any(p_statuses) then
     select s.jobs, s.busy, s.after into cancelled, busy, after from tenure.cancel_held(p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
+  elsif c_place = 'limited' and 'held' = any(p_statuses) then
+    select s.jobs, s.busy, s.after into cancelled, busy, after from tenure.cancel_limited(p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
   elsif c_place = 'ready' and 'available' = any(p_statuses) then
     select s.jobs, s.busy, s.after into cancelled, busy, after from tenure.cancel_ready(p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
   elsif c_place = 'lease' and 'running' = any(p_statuses) then
     select s.jobs, s.busy, s.after into requested, busy, after from tenure.cancel_leased(p_queue, p_kind, p_before, p_after, p_limit, c_end_at) s;
-  elsif c_place not in ('later', 'held', 'ready', 'lease') then
+  elsif c_place not in ('later', 'held', 'limited', 'ready', 'lease') then
     perform tenure.refuse('TN002', format('%L is no place where jobs stand', c_place), 'Pass what the batch before returned, or null.');
   end if;
   -- Jobs go from later and held to ready, and from there to lease: whoever follows them meets each.
   place := case when after is not null then c_place
-                else (array['held', 'ready', 'lease'])[array_position(array['later', 'held', 'ready'], c_place)] end;
+                else (array['held', 'limited', 'ready', 'lease'])[array_position(array['later', 'held', 'limited', 'ready'], c_place)] end;
 end $$;
 
 -- cancel_rows_max: rows that a batch reads at most. Each is compared on its own, so that the time is looked at also where the selection meets little.
@@ -130,6 +132,39 @@ begin
       end if;
     end if;
     after := array[v_row.block, v_row.id]::text[];
+    exit when jobs >= p_limit or clock_timestamp() > p_end_at;
+  end loop;
+  perform tenure.note_cancelled(v_ended);
+end $$;
+
+create or replace function tenure.cancel_limited(p_queue text, p_kind text, p_before timestamptz, p_after text[], p_limit integer, p_end_at timestamptz,
+                                      out jobs bigint, out busy bigint, out after text[])
+language plpgsql as $$
+declare
+  v_row record;
+  v_limited tenure.limited;
+  v_chosen record;
+  v_ended bigint[] := '{}';
+begin
+  jobs := 0;
+  busy := 0;
+  for v_row in
+    select l.id, l.queue, l.kind, l.block, l.mask from tenure.limited l
+    where l.id > coalesce(p_after[1]::bigint, -1) order by l.id limit tenure.cancel_rows_max()
+  loop
+    if (p_queue is null or v_row.queue = p_queue) and (p_kind is null or v_row.kind = p_kind) then
+      select l.* into v_limited from tenure.limited l where l.id = v_row.id for update skip locked;
+      if found then
+        v_chosen := tenure.chosen_jobs(v_limited.block, v_limited.mask, p_before);
+        perform tenure.leave_limited(v_limited, v_chosen.mask);
+        perform tenure.end_cancelled(v_chosen.jobs, v_limited.attempt);
+        v_ended := v_ended || v_chosen.jobs;
+        jobs := cardinality(v_ended);
+      elsif exists (select from tenure.limited l where l.id = v_row.id) then
+        busy := busy + cardinality((tenure.chosen_jobs(v_row.block, v_row.mask, p_before)).jobs);
+      end if;
+    end if;
+    after := array[v_row.id]::text[];
     exit when jobs >= p_limit or clock_timestamp() > p_end_at;
   end loop;
   perform tenure.note_cancelled(v_ended);
@@ -238,6 +273,9 @@ language sql stable security definer set search_path = pg_catalog, tenure, pg_te
     union all
     select 'held', array[h.block], h.mask from tenure.held h
       where 'held' = any(p_statuses) and (p_queue is null or h.queue = p_queue) and (p_kind is null or h.kind = p_kind)
+    union all
+    select 'held', array[t.block], t.mask from tenure.limited t
+      where 'held' = any(p_statuses) and (p_queue is null or t.queue = p_queue) and (p_kind is null or t.kind = p_kind)
     union all
     select 'running', l.blocks, l.strip from tenure.lease l
       where 'running' = any(p_statuses) and (p_queue is null or l.queue = p_queue) and (p_kind is null or l.kind = p_kind))

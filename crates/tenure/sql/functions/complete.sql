@@ -18,6 +18,8 @@ set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generi
 declare
   v_now timestamptz := clock_timestamp();
   v_done bigint[];
+  v_freed_in text;       -- a queue of leases that stood under limits …
+  v_freed bigint[];      -- … and where they had places
 begin
   perform tenure.check_strips('complete_many', p_leases, p_strips);
   if tenure.is_alive(p_worker, p_token) then
@@ -26,21 +28,26 @@ begin
     gone as (
       delete from tenure.lease l using done d
       where l.id = any(p_leases) and l.id = d.id and l.worker_id + 0 = p_worker and l.strip = d.strip
-      returning l.id, l.attempt, l.leased_at, l.blocks, d.strip),
+      returning l.id, l.attempt, l.leased_at, l.blocks, d.strip, l.queue, l.buckets),
     cut as (
       update tenure.lease l set strip = l.strip & ~ d.strip
       from done d
       where l.id = any(p_leases) and l.id = d.id and l.worker_id + 0 = p_worker and l.strip <> d.strip
         and case when length(l.strip) = length(d.strip) then l.strip & d.strip = d.strip end
-      returning l.id, l.attempt, l.leased_at, l.blocks, d.strip),
+      returning l.id, l.attempt, l.leased_at, l.blocks, d.strip, l.queue, l.buckets),
     ended as (
-      select g.id, g.attempt, g.leased_at, g.blocks, g.strip from gone g union all select c.id, c.attempt, c.leased_at, c.blocks, c.strip from cut c),
+      select g.id, g.attempt, g.leased_at, g.blocks, g.strip, g.queue, g.buckets from gone g
+      union all select c.id, c.attempt, c.leased_at, c.blocks, c.strip, c.queue, c.buckets from cut c),
     stored as (
       insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at, result)
       select n.job_id, 'c', e.attempt, p_worker, e.id, e.leased_at, greatest(v_now, e.leased_at), r.result
       from ended e cross join lateral tenure.jobs_in(e.blocks, e.strip) n
       left join unnest(p_result_jobs, p_results) as r(job_id, result) on r.job_id = n.job_id)
-    select array(select e.id from ended e) into v_done;
+    select array(select e.id from ended e), (select e.queue from ended e where e.buckets is not null limit 1), (select array_agg(distinct b.id) from ended e cross join lateral unnest(e.buckets) as b(id))
+      into v_done, v_freed_in, v_freed;
+    if v_freed_in is not null then
+      perform tenure.free_places(v_freed, v_freed_in);
+    end if;
     if cardinality(v_done) = cardinality(p_leases) then
       return;
     end if;
@@ -75,6 +82,7 @@ begin
   v_still := v_lease.strip & p_strip;
   if bit_count(v_still) > 0 then
     perform tenure.leave_lease(v_lease.id, v_lease.strip, v_still);
+    perform tenure.free_places(v_lease.buckets, v_lease.queue);
     insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at, result)
       select n.job_id, 'c', v_lease.attempt, p_worker, v_lease.id, v_lease.leased_at, greatest(clock_timestamp(), v_lease.leased_at), r.result
       from tenure.jobs_in(v_lease.blocks, v_still) n
@@ -113,6 +121,7 @@ begin
                           'Roll back. The job was given to another worker, or has ended.');
   end if;
   perform tenure.leave_lease(v_lease.id, v_lease.strip, set_bit(v_lease.strip & ~ v_lease.strip, v_slot, 1));
+  perform tenure.free_places(v_lease.buckets, v_lease.queue);
   insert into tenure.outcome (job_id, state, attempt, worker_id, lease_id, started_at, finished_at, result)
     values (p_job, 'c', v_lease.attempt, v_lease.worker_id, v_lease.id, v_lease.leased_at, greatest(v_now, v_lease.leased_at), p_result);
   perform tenure.limit_idle(v_left_ms);

@@ -45,7 +45,7 @@ begin
     perform tenure.forget_ahead();
   end if;
   if not c_workers and tenure.take_turn('net', c_begin, interval '30 seconds') then
-    foreach v_duty in array array['orphans', 'inbox', 'partitions', 'sleepers'] loop
+    foreach v_duty in array tenure.net_duties() loop
       begin
         perform tenure.net(v_duty);
       exception when others then
@@ -63,7 +63,8 @@ begin
   return json_build_object('ran', true, 'promoted', v_promoted, 'rescued', v_step -> 'rescued', 'jobs', v_fired -> 'jobs', 'failed', v_fired -> 'failed');
 end $$;
 
--- fire_ahead: fires what is due at p_now by the times ahead, in batches up to p_until. p_before: when it was called before. What came since then is late and
+-- fire_ahead: fires what is due at p_now by the times ahead, in batches up to p_until: all of it in turn, whatever becomes of one batch, and again from the start
+-- as long as something is done. p_before: when it was called before. What came since then is late and
 -- not missed, as long as it is called each minute or so. p_workers: one lives at least. p_from leaves out what was due longer ago. Returns {"jobs", "failed"}.
 -- Locks: those of fire.
 create or replace function tenure.fire_ahead(p_now timestamptz, p_before timestamptz, p_until timestamptz, p_workers boolean, p_from timestamptz) returns json
@@ -74,27 +75,41 @@ declare
   c_patience constant interval := '5 seconds';   -- workers come first
   c_calls constant interval := '150 seconds';    -- between two calls, at most: each minute, and one of them may fail
   c_no_times constant text := 'no times ahead: a worker has to come, or a client that adds or edits a schedule';
+  c_last_id constant bigint := 9223372036854775807;
   c_due constant timestamptz := p_now - case when p_workers then c_patience else '0' end;
   c_missed constant timestamptz := least(p_now - c_late, case when p_before > p_now - c_calls then p_before - c_patience end);
   v_plans json;
   v_count bigint;
+  v_look_at timestamptz := p_from;  -- up to here it has come
+  v_id bigint := c_last_id;
+  v_any boolean := false;
   v_fired json;
   v_jobs bigint := 0;
   v_failed bigint := 0;
 begin
   loop
-    select json_agg(coalesce(p.plan, p.error)) filter (where p.plan is not null or not p_workers), count(*) into v_plans, v_count
-      from (select tenure.plan_ahead(s, a.times, a.complete, p_now, c_missed) as plan,
-                   json_build_object('id', s.id, 'version', s.version, 'was_us', tenure.to_us(s.next_at), 'fire_us', '{}'::bigint[], 'out_us', null,
-                                     'next_us', tenure.to_us(s.next_at), 'more', false, 'error', c_no_times) as error
+    select json_agg(coalesce(p.plan, p.error)) filter (where p.plan is not null or not p_workers), count(*),
+           (array_agg(p.look_at order by p.look_at desc, p.id desc))[1], (array_agg(p.id order by p.look_at desc, p.id desc))[1]
+      into v_plans, v_count, v_look_at, v_id
+      from (select s.look_at, s.id, tenure.plan_ahead(s, a.times, a.complete, p_now, c_missed) as plan,
+                   json_build_object('id', s.id, 'version', s.version, 'look_us', tenure.to_us(s.look_at), 'was_us', tenure.to_us(s.next_at), 'fire_us', '{}'::bigint[],
+                                     'out_us', null, 'next_us', tenure.to_us(s.next_at), 'more', false, 'error', c_no_times) as error
             from tenure.schedule s left join tenure.schedule_ahead a on a.schedule_id = s.id and a.version = s.version
-            where s.look_at > p_from and s.look_at <= c_due and s.removed_at is null order by s.look_at, s.id limit c_batch) p;
-    exit when v_plans is null;
-    v_fired := tenure.fire(v_plans);
-    v_jobs := v_jobs + (v_fired ->> 'jobs')::bigint;
-    v_failed := v_failed + (v_fired ->> 'failed')::bigint;
-    -- Rows that somebody else holds stay due; they are not waited for.
-    exit when v_count < c_batch or (v_fired ->> 'jobs')::bigint = 0 or clock_timestamp() > p_until;
+            where (s.look_at, s.id) > (v_look_at, v_id) and s.look_at <= c_due and s.removed_at is null order by s.look_at, s.id limit c_batch) p;
+    if v_plans is not null then
+      v_fired := tenure.fire(v_plans);
+      v_jobs := v_jobs + (v_fired ->> 'jobs')::bigint;
+      v_failed := v_failed + (v_fired ->> 'failed')::bigint;
+      v_any := v_any or (v_fired ->> 'done')::bigint > 0;
+    end if;
+    exit when clock_timestamp() > p_until;
+    if v_count < c_batch then
+      -- What fire had no time for is still due, and so is what somebody else holds, who is not waited for.
+      exit when not v_any;
+      v_any := false;
+      v_look_at := p_from;
+      v_id := c_last_id;
+    end if;
   end loop;
   return json_build_object('jobs', v_jobs, 'failed', v_failed);
 end $$;
@@ -113,7 +128,7 @@ $$;
 
 -- cron_state: what there is to know about pg_cron here, with the rights of whoever asks: {"database", "role", "available": version, "installed": version,
 -- "may_use", "may_schedule", "server": {"loaded", "cron_database", "zone", "seen_us", "now_us"}, null where the schema's owner may not read it,
--- "entries": [{"id", "name", "schedule", "database", "role", "active", "may_tick", "status", "message"}, …]: those that call tick, with their last run}. Locks: none.
+-- "entries": [{"id", "name", "schedule", "database", "role", "active", "role_exists", "may_tick", "status", "message"}, …]: those that call tick, with their last run}. Locks: none.
 create or replace function tenure.cron_state() returns json
 language plpgsql set search_path = pg_catalog, tenure, pg_temp as $$
 declare
@@ -123,10 +138,11 @@ begin
   if v_use and to_regclass('cron.job') is not null and has_table_privilege('cron.job', 'select') then
     select json_agg(json_build_object(
              'id', j.jobid, 'name', j.jobname, 'schedule', j.schedule, 'database', j.database, 'role', j.username, 'active', j.active,
-             'may_tick', has_function_privilege(j.username::name, 'tenure.tick()', 'execute') and has_schema_privilege(j.username::name, 'tenure', 'usage'),
+             'role_exists', u.oid is not null, 'may_tick', coalesce(has_function_privilege(u.oid, 'tenure.tick()', 'execute') and has_schema_privilege(u.oid, 'tenure', 'usage'), false),
              'status', r.status, 'message', r.return_message) order by j.jobid)
       into v_entries
       from cron.job j
+      left join pg_roles u on u.rolname = j.username
       left join lateral (select d.status, d.return_message from cron.job_run_details d where d.jobid = j.jobid and d.status <> 'starting' order by d.runid desc limit 1) r on true
       where regexp_replace(j.command, '\s', '', 'g') like '%tenure.tick()%';
   end if;
@@ -154,8 +170,9 @@ create or replace function tenure.cron_jobs() returns table (id bigint, name tex
 language plpgsql set search_path = pg_catalog, tenure, pg_temp as $$
 begin
   if to_regclass('cron.job') is null then
-    perform tenure.refuse('TN005', format('database "%s" has no pg_cron', current_database()),
-                          'Its entries are in the database that cron.database_name says (postgres unless it is set): name that one.');
+    -- Not refuse: whoever calls this, with his own rights, has none to it.
+    raise exception using errcode = 'TN005', message = format('database "%s" has no pg_cron', current_database()),
+      hint = 'Its entries are in the database that cron.database_name says (postgres unless it is set): name that one.';
   end if;
   return query select j.jobid, j.jobname::text, j.schedule::text, j.command::text, j.database::text, j.username::text, j.active, tenure.cron_server() ->> 'zone'
     from cron.job j order by j.jobid;

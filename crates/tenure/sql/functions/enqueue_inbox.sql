@@ -1,7 +1,8 @@
 -- enqueue_inbox: turns what this transaction copied into the table inbox into jobs. Returns the ids in the order of the rows.
 -- Without it the commit does the same, and nobody learns the ids: no row outlives the transaction that wrote it.
 -- Transition: none -> ready or later. Rows with the same queue, kind, priority and instant share bundles.
--- Errors: TN002 for a row that enqueue would refuse. Locks: none that others wait for; the rows of inbox are this transaction's own.
+-- Errors: TN002 for a row that enqueue would refuse; TN007 and TN005 as enqueue. Locks: none that others wait for, but those of admit for queues that are bounded; the rows of
+-- inbox are this transaction's own.
 create or replace function tenure.enqueue_inbox() returns setof bigint
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -42,55 +43,77 @@ declare
   c_bundle_jobs constant integer := 100;
   v_now timestamptz := clock_timestamp();
   v_last bigint := 9223372036854775807;
+  v_alike bigint;
+  v_limited boolean;
+  v_bounded text[];
   v_jobs bigint[];
 begin
   if p_limit is not null then
     v_last := (select max(x.n) from (select i.n from tenure.inbox i where i.txid = p_txid order by i.n limit p_limit) x);
   end if;
   -- The latest instant of its like is too late, or none is; and none at all is -infinity.
-  perform tenure.check_job(i.kind, i.queue, i.priority, i.run_at, null, i.max_attempts, i.timeout_ms)
-    from (select x.kind, x.queue, x.priority, case min(x.run_at) when '-infinity' then '-infinity' else max(x.run_at) end as run_at, x.max_attempts, x.timeout_ms
+  select count(tenure.check_job(i.kind, i.queue, i.priority, i.run_at, null, i.max_attempts, i.timeout_ms)), bool_or(i.limited) into v_alike, v_limited
+    from (select x.kind, x.queue, x.priority, case min(x.run_at) when '-infinity' then '-infinity' else max(x.run_at) end as run_at, x.max_attempts, x.timeout_ms, bool_or(x.limits is not null) as limited
           from tenure.inbox x where x.txid = p_txid and x.n <= v_last group by x.kind, x.queue, x.priority, x.max_attempts, x.timeout_ms) i;
+  if v_limited then
+    with told as materialized (
+      select d.limits, tenure.check_limits(d.limits::json) as checked
+      from (select distinct i.limits::text as limits from tenure.inbox i where i.txid = p_txid and i.n <= v_last and i.limits is not null) d)
+    update tenure.inbox x set limits = t.checked from told t where x.txid = p_txid and x.n <= v_last and x.limits::text = t.limits;
+  end if;
   perform tenure.check_payload(i.payload) from tenure.inbox i
     where i.txid = p_txid and i.n <= v_last and (octet_length(i.payload::text) > 65536 or position(E'\\u' in i.payload::text) > 0);
   -- The rows of another transaction were written under its id, and a block is drawn only by a transaction that has one of its own.
   perform pg_current_xact_id();
+  if exists (select from tenure.queue_bound) then
+    select tenure.admit(array_agg(i.queue), array_agg(i.key), array_agg(i.jobs)) into v_bounded
+      from (select x.queue, x.limits ->> 'fair' as key, count(*) as jobs from tenure.inbox x where x.txid = p_txid and x.n <= v_last group by 1, 2) i
+      where exists (select from tenure.queue_bound b where b.queue = i.queue);
+  end if;
   with placed as (
-    select i.n, i.queue, i.kind, i.priority, i.run_at,
-           row_number() over (partition by i.queue, i.kind, i.priority, i.run_at order by i.n) - 1 as place
+    select i.n, i.queue, i.kind, i.priority, i.run_at, i.limits::text as limits,
+           row_number() over (partition by i.queue, i.kind, i.priority, i.run_at, i.limits::text order by i.n) - 1 as place
     from tenure.inbox i where i.txid = p_txid and i.n <= v_last),
   -- Bundles are counted in the order in which the rows are sorted already.
   bundled as materialized (
     select p.n, p.place % c_bundle_jobs as place,
            case when p.place % c_bundle_jobs = 0 then p.queue end as queue, case when p.place % c_bundle_jobs = 0 then p.kind end as kind,
-           p.priority, p.run_at,
+           p.priority, p.run_at, p.limits,
            count(*) filter (where p.place % c_bundle_jobs = 0)
-             over (order by p.queue, p.kind, p.priority, p.run_at, p.n rows unbounded preceding) as bundle
+             over (order by p.queue, p.kind, p.priority, p.run_at, p.limits, p.n rows unbounded preceding) as bundle
     from placed p),
   counted as (
     select b.bundle, count(*)::integer as jobs from bundled b group by b.bundle),
   drawn as materialized (
-    select f.bundle, f.queue, f.kind, f.priority, f.run_at, f.jobs, nextval('tenure.block_id') as block
-    from (select b.bundle, b.queue, b.kind, b.priority, b.run_at, c.jobs
+    select f.bundle, f.queue, f.kind, f.priority, f.run_at, f.limits, f.jobs, nextval('tenure.block_id') as block
+    from (select b.bundle, b.queue, b.kind, b.priority, b.run_at, b.limits, c.jobs
           from bundled b join counted c on c.bundle = b.bundle where b.place = 0 order by b.n) f),
   delayed as (
     insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
     select d.block, d.block, d.run_at, 's', d.queue, d.priority, d.kind, 0, 0, tenure.mask_fresh(d.jobs)
-    from drawn d where d.run_at > v_now),
+    from drawn d where d.run_at > v_now and d.limits is null),
   readied as (
     insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
     select d.queue, d.priority, d.block, d.kind, 0, 0, d.block, tenure.mask_fresh(d.jobs)
-    from drawn d where d.run_at is null or d.run_at <= v_now
+    from drawn d where (d.run_at is null or d.run_at <= v_now) and d.limits is null
     returning queue),
+  lined as (
+    select tenure.place_fresh(g.queue, g.priority, g.kind, g.limits::json, g.run_at, g.blocks, g.counts)
+    from (select d.queue, d.kind, d.priority, d.limits, case when d.run_at > v_now then d.run_at end as run_at,
+                 array_agg(d.block order by d.block) as blocks, array_agg(d.jobs order by d.block) as counts
+          from drawn d where d.limits is not null group by d.queue, d.kind, d.priority, d.limits, case when d.run_at > v_now then d.run_at end) g),
+  counted_in as (
+    select tenure.note_members(d.queue, d.limits::json ->> 'fair', array_agg(d.block), array_agg(d.jobs)) from drawn d
+    where d.queue = any(v_bounded) group by d.queue, d.limits::json ->> 'fair'),
   woken as (
     -- Who sleeps looks again for what becomes due soon, as wake_near says.
     select count(tenure.wake_one(r.queue))
     from (select queue from readied union select d.queue from drawn d where d.run_at > v_now and d.run_at <= v_now + interval '2 seconds') r)
   select array_agg(d.block * 128 + b.place order by b.n) into v_jobs
-  from bundled b join drawn d on d.bundle = b.bundle where (select count(*) from woken) >= 0;
+  from bundled b join drawn d on d.bundle = b.bundle where (select count(*) from woken) >= 0 and (select count(*) from lined) >= 0 and (select count(*) from counted_in) >= 0;
 
-  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload)
-    select v_jobs[i.o], i.queue, i.kind, i.priority, i.max_attempts, i.timeout_ms, v_now, i.run_at, i.payload
+  insert into tenure.job (id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, payload, limits)
+    select v_jobs[i.o], i.queue, i.kind, i.priority, i.max_attempts, i.timeout_ms, v_now, i.run_at, i.payload, i.limits
     from (select x.*, row_number() over (order by x.n) as o from tenure.inbox x where x.txid = p_txid and x.n <= v_last) i;
   delete from tenure.inbox i where i.txid = p_txid and i.n <= v_last;
   return v_jobs;

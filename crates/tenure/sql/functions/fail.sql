@@ -1,8 +1,9 @@
 -- fail: the ends of attempts that did not complete, as a JSON array of
---   {"lease": n, "job": n, "verdict": "retry" | "permanent" | "snooze" | "cancelled" | "given_up", "delay_ms": n | null, "run_at_us": n | null,
+--   {"lease": n, "job": n, "verdict": "retry" | "permanent" | "snooze" | "throttled" | "cancelled" | "given_up", "limit": text | null, "delay_ms": n | null, "run_at_us": n | null,
 --    "spread": x | null, "cause": text, "message": text, "details": any}
 -- Transition: lease -> later (retrying, snoozed), ready (no delay), dead_letter, or outcome (cancelled).
 -- run_at_us (microseconds since 1970) names an instant of this clock and goes before delay_ms; "spread" adds that part of the time until then.
+-- throttled: a snooze, and the limit that the job stands under is slowed down for everybody (throttle_job).
 -- A retry with neither waits min(1 h, 2 s * 2^(attempt - 1)) plus up to 25 %. A retry of the last attempt is a death. A job
 -- that somebody wants cancelled is not retried. given_up: its worker gave up its registration and stopped the attempt. That uses none and is
 -- recorded, and the job is ready at once, in its own lane; from the eleventh time on it counts as a retry, for the job may be the reason.
@@ -60,10 +61,11 @@ declare
   v_slot integer;
   v_priority smallint;
   v_max_attempts smallint;
+  v_limits json;
   v_attempt integer;     -- attempts used from now on
 begin
-  if v_verdict is null or v_verdict not in ('retry', 'permanent', 'snooze', 'cancelled', 'given_up') then
-    perform tenure.refuse('TN002', format('verdict "%s" is not known', v_verdict), 'It is retry, permanent, snooze, cancelled or given_up.');
+  if v_verdict is null or v_verdict not in ('retry', 'permanent', 'snooze', 'throttled', 'cancelled', 'given_up') then
+    perform tenure.refuse('TN002', format('verdict "%s" is not known', v_verdict), 'It is retry, permanent, snooze, throttled, cancelled or given_up.');
   end if;
   select l.* into v_lease from tenure.lease l where l.id = p_lease and l.worker_id = p_worker for update;
   v_slot := tenure.slot_of(v_lease.blocks, v_lease.strip, p_job);
@@ -71,7 +73,12 @@ begin
     return 'lost';
   end if;
   perform tenure.leave_lease(v_lease.id, v_lease.strip, set_bit(v_lease.strip & ~ v_lease.strip, v_slot, 1));
+  perform tenure.free_places(v_lease.buckets, v_lease.queue);
 
+  if v_verdict = 'throttled' then
+    perform tenure.throttle_job(p_job, p_entry ->> 'limit', (extract(epoch from tenure.next_run(p_entry, v_lease.attempt, v_now) - v_now) * 1000)::bigint);
+    v_verdict := 'snooze';
+  end if;
   if v_verdict in ('retry', 'snooze', 'given_up') then
     if cardinality(tenure.take_cancel_requests(array[p_job])) > 0 then
       v_verdict := 'cancelled';
@@ -87,7 +94,7 @@ begin
     return 'cancelled';
   end if;
 
-  select j.priority, j.max_attempts into strict v_priority, v_max_attempts from tenure.job j where j.id = p_job;
+  select j.priority, j.max_attempts, j.limits into strict v_priority, v_max_attempts, v_limits from tenure.job j where j.id = p_job;
   if v_verdict = 'given_up' then
     if (select count(*) from tenure.attempt_error e where e.job_id = p_job and e.cause = 'given_up') <= c_given_up_free then
       perform tenure.put_ready(array[p_job], v_lease.queue, tenure.lane_of(v_priority, v_lease.flags), v_lease.kind, v_lease.attempt - 1, v_lease.flags);
@@ -112,6 +119,11 @@ begin
     return case v_verdict when 'snooze' then 'snoozed' else 'retrying' end;
   end if;
   perform pg_current_xact_id();
+  if v_limits ->> 'order' is not null and v_limits ->> 'failing' is distinct from 'aside' then
+    -- It stays the head of its line, and those behind it wait with it.
+    perform tenure.place_limited(array[p_job], v_lease.queue, tenure.lane_of(v_priority, v_lease.flags), v_lease.kind, v_attempt, v_lease.flags, v_limits, v_due_at);
+    return case v_verdict when 'snooze' then 'snoozed' else 'retrying' end;
+  end if;
   insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask, lease_id)
     values (p_job >> 7, nextval('tenure.block_id'), v_due_at,
             case v_verdict when 'snooze' then 'z' else 'r' end, v_lease.queue, v_priority, v_lease.kind,
@@ -182,10 +194,10 @@ create or replace function tenure.bury(p_job bigint, p_lease tenure.lease, p_cau
 language plpgsql as $$
 begin
   insert into tenure.dead_letter (job_id, queue, kind, priority, max_attempts, timeout_ms, created_at, run_at, idempotency_key, origin_id,
-                                  replaces_id, payload, attempt, cause, message, fingerprint, errors, worker_id, lease_id, started_at, died_at)
+                                  replaces_id, payload, attempt, cause, message, fingerprint, errors, worker_id, lease_id, started_at, died_at, limits)
     select j.id, j.queue, j.kind, j.priority, j.max_attempts, j.timeout_ms, j.created_at, j.run_at, tenure.idempotency_key_of(j), j.origin_id,
            j.replaces_id, j.payload, p_lease.attempt, left(p_cause, 128), tenure.cut_text(p_message), tenure.fingerprint(p_cause, p_message), tenure.errors_of(j.id),
-           p_lease.worker_id, p_lease.id, p_lease.leased_at, p_now
+           p_lease.worker_id, p_lease.id, p_lease.leased_at, p_now, j.limits
     from tenure.job j where j.id = p_job;
 end $$;
 

@@ -41,6 +41,14 @@ with state as (
     from tenure.held h join tenure.job j on j.id >= h.block * 128 and j.id < h.block * 128 + 128 and h.block = j.id >> 7
     where get_bit(h.mask, (j.id & 127)::integer) = 1
   union all
+  select j.id, 'held', t.attempt, null, null, null, null, t.due_at
+    from tenure.limited t join tenure.job j on j.id >= t.block * 128 and j.id < t.block * 128 + 128 and t.id = j.id >> 7
+    where t.id = t.block and get_bit(t.mask, (j.id & 127)::integer) = 1
+  union all
+  select j.id, 'held', t.attempt, null, null, null, null, t.due_at
+    from tenure.limited t join tenure.job j on j.id >= t.block * 128 and j.id < t.block * 128 + 128 and t.block = j.id >> 7
+    where t.id <> t.block and get_bit(t.mask, (j.id & 127)::integer) = 1
+  union all
   select j.id, 'running', l.attempt, l.leased_at, null, l.worker_id, null, null
     from tenure.leases() l cross join lateral unnest(l.blocks) with ordinality as b(block, o)
     join tenure.job j on j.id >= b.block * 128 and j.id < b.block * 128 + 128 and get_bit(l.strip, ((b.o - 1) * 128 + (j.id & 127))::integer) = 1
@@ -82,6 +90,7 @@ language sql stable security definer set search_path = pg_catalog, tenure, pg_te
     select r.queue, 'a' as what, sum(bit_count(r.mask)) as jobs, min(r.block) filter (where r.id <> r.block) as first_back from tenure.ready r group by r.queue
     union all select t.queue, 's', sum(bit_count(t.mask)), null from tenure.later t group by t.queue
     union all select h.queue, 'h', sum(bit_count(h.mask)), null from tenure.held h group by h.queue
+    union all select t.queue, 'h', sum(bit_count(t.mask)), null from tenure.limited t group by t.queue
     union all select l.queue, 'r', sum(bit_count(l.strip)), null from tenure.lease l group by l.queue
     union all select d.queue, 'd', count(*), null from tenure.dead_letter d
       where not exists (select from tenure.replacement x where x.job_id = d.job_id) group by d.queue

@@ -51,7 +51,7 @@ begin
   end if;
 end $$;
 
--- Flags of a bundle: 1 a suspect, two workers were lost with it; 2 snoozed, so that its next start is not its first.
+-- Flags of a bundle: 1 a suspect, two workers were lost with it; 2 snoozed, so that its next start is not its first; 4 its jobs stand under limits.
 -- The lane of ready that a job waits in: a suspect stays apart from others, however its attempts end, until it is through.
 create or replace function tenure.lane_of(p_priority smallint, p_flags smallint) returns smallint
 language sql immutable as $$
@@ -59,9 +59,14 @@ language sql immutable as $$
 $$;
 
 -- Puts jobs, given as ids, back into a lane of ready with new ids that no cursor has passed. Jobs of one block share a row.
+-- Those that stand under limits go to their lines.
 create or replace function tenure.put_ready(p_jobs bigint[], p_queue text, p_lane smallint, p_kind text, p_attempt integer, p_flags integer) returns void
 language plpgsql as $$
 begin
+  if p_flags & 4 = 4 then
+    perform tenure.put_limited(p_jobs, p_queue, p_lane, p_kind, p_attempt, p_flags);
+    return;
+  end if;
   perform pg_current_xact_id();
   insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
     select p_queue, p_lane, nextval('tenure.block_id'), p_kind, p_attempt, p_flags, b.block, b.mask

@@ -43,7 +43,8 @@ begin
         where n.job_id < p_before order by n.job_id desc limit p_limit;
     when p_status = 'held' then
       return query select n.job_id
-        from (select h.block, h.mask from tenure.held h
+        from (select h.block, h.mask
+              from (select x.block, x.mask, x.queue, x.kind from tenure.held x union all select l.block, l.mask, l.queue, l.kind from tenure.limited l) h
               where h.block <= p_before >> 7 and (p_queue is null or h.queue = p_queue) and (p_kind is null or h.kind = p_kind)
               order by h.block desc fetch first (p_limit + 128) rows with ties) b
         cross join lateral tenure.jobs_in(array[b.block], b.mask) n

@@ -1,4 +1,4 @@
--- promote: what is due moves from later to ready, under new ids that no cursor has passed. Transition: later -> ready.
+-- promote: what is due moves from later to ready, under new ids that no cursor has passed. Transition: later -> ready, or limited (held).
 -- Parameters: p_limit rows at most; p_since leaves out what was due longer ago, so that a run does not walk over what former
 -- runs took away while somebody's old snapshot keeps it (null: everything; maintenance does that now and then).
 -- Returns {"promoted": jobs, "more": whether rows were left}. Locks: the rows taken, skipping what others hold.
@@ -26,9 +26,12 @@ begin
     from taken t group by t.block, t.queue, t.priority, t.kind, t.attempt, t.flags),
   readied as (
     insert into tenure.ready (queue, priority, id, kind, attempt, flags, block, mask)
-    select m.queue, m.lane, nextval('tenure.block_id'), m.kind, m.attempt, m.flags, m.block, m.mask from merged m
-    returning queue, mask)
-  select (select count(*) from due), (select sum(bit_count(r.mask)) from readied r), array(select distinct r.queue from readied r)
+    select m.queue, m.lane, nextval('tenure.block_id'), m.kind, m.attempt, m.flags, m.block, m.mask from merged m where m.flags & 4 = 0
+    returning queue, mask),
+  -- What stands under limits goes to its line.
+  lined as (
+    select m.mask, tenure.put_limited(array(select n.job_id from tenure.jobs_in(array[m.block], m.mask) n), m.queue, m.lane, m.kind, m.attempt, m.flags) from merged m where m.flags & 4 = 4)
+  select (select count(*) from due), coalesce((select sum(bit_count(r.mask)) from readied r), 0) + coalesce((select sum(bit_count(l.mask)) from lined l), 0), array(select distinct r.queue from readied r)
     into v_rows, v_jobs, v_queues;
   perform tenure.wake_one(q.queue) from unnest(v_queues) as q(queue);
   return json_build_object('promoted', coalesce(v_jobs, 0), 'more', v_rows >= p_limit);

@@ -25,6 +25,7 @@ begin
         v_still := v_lease.strip & p_strips[i];
         if bit_count(v_still) > 0 then
           perform tenure.leave_lease(v_lease.id, v_lease.strip, v_still);
+          perform tenure.free_places(v_lease.buckets, v_lease.queue);
           v_jobs := array(select n.job_id from tenure.jobs_in(v_lease.blocks, v_still) n);
           v_cancelled := tenure.cancel_wanted(v_lease, v_jobs);
           perform tenure.put_ready(array(select u.job from unnest(v_jobs) as u(job) where u.job <> all(v_cancelled)), v_lease.queue,

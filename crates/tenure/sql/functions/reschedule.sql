@@ -1,8 +1,8 @@
 -- reschedule: a job that waits is due at another time; the job itself does not change. One that could run now waits until then; with an instant that
--- has passed, or none, it can run now. Returns where it waits: 'scheduled', 'retrying', 'snoozed', 'available'; or where it stands and stays:
--- 'held', 'running', 'completed', 'cancelled', 'dead'. Null: no such job. Errors: TN002 as enqueue, TN005.
+-- has passed, or none, it can run now. One that failed and keeps those behind it in its order waiting does so until then. Returns where it waits:
+-- 'scheduled', 'retrying', 'snoozed', 'available'; or where it stands and stays: 'held' (also for a limit, its turn or its order), 'running', 'completed', 'cancelled', 'dead'. Null: no such job. Errors: TN002 as enqueue, TN005.
 -- run_now: the same without an instant.
--- Locks: one row of ready or later, or none, waited for for five seconds at most. A job moves between those tables; it is looked for again a few times.
+-- Locks: one row of ready, limited or later, or none, waited for for five seconds at most. A job moves between those tables; it is looked for again a few times.
 create or replace function tenure.reschedule(p_job bigint, p_run_at timestamptz default null, p_delay_ms bigint default null) returns text
 language plpgsql security definer
 set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '5s' as $$
@@ -43,7 +43,7 @@ begin
   return tenure.reschedule(p_job);
 end $$;
 
--- move_waiting: moves one job between ready and later, or within later. Returns where it waits then; null: it waits in neither.
+-- move_waiting: moves one job between ready or limited and later, or within later. Returns where it waits then; null: it waits in neither.
 create or replace function tenure.move_waiting(p_job tenure.job, p_due_at timestamptz, p_now timestamptz) returns text
 language plpgsql as $$
 declare
@@ -52,7 +52,31 @@ declare
   v_mask constant bit(128) := tenure.mask_of(p_job.id);
   v_ready tenure.ready;
   v_later tenure.later;
+  v_limited tenure.limited;
 begin
+  if p_job.limits is not null then
+    v_limited := tenure.limited_row_of(p_job.id);
+    if v_limited.due_at > p_now or v_limited.due_at is not null and p_due_at > p_now then
+      -- It failed, and those behind it in its order wait with it: they do so until the other time.
+      update tenure.limited l set due_at = case when p_due_at > p_now then p_due_at end where l.id = v_limited.id;
+      perform tenure.free_places(array[x.order_bucket], p_job.queue) from tenure.line x where x.digest = v_limited.line and x.order_bucket is not null;
+      if p_due_at <= p_now then
+        return 'available';
+      end if;
+      perform tenure.wake_near(p_job.queue, p_due_at, p_now);
+      return 'retrying';
+    elsif v_limited.id is not null and p_due_at <= p_now then
+      -- It waits for a limit, its turn or those before it, and not for a time.
+      return 'held';
+    elsif v_limited.id is not null then
+      perform tenure.leave_limited(v_limited, v_mask);
+      insert into tenure.later (block, id, due_at, reason, queue, priority, kind, attempt, flags, mask)
+        values (v_block, nextval('tenure.block_id'), p_due_at, case v_limited.attempt when 0 then 's' else 'r' end, p_job.queue, p_job.priority, p_job.kind,
+                v_limited.attempt, v_limited.flags, v_mask);
+      perform tenure.wake_near(p_job.queue, p_due_at, p_now);
+      return case v_limited.attempt when 0 then 'scheduled' else 'retrying' end;
+    end if;
+  end if;
   select r.* into v_ready from tenure.ready r
     where r.queue = p_job.queue and r.priority = p_job.priority and r.id = v_block and get_bit(r.mask, v_bit) = 1 for update;
   if not found then

@@ -185,6 +185,7 @@ declare
   v_details json;
 begin
   delete from tenure.lease l where l.id = p_lease returning l.* into strict v_lease;
+  perform tenure.free_places(v_lease.buckets, v_lease.queue);
   v_jobs := array(select n.job_id from tenure.jobs_in(v_lease.blocks, v_lease.strip) n order by n.job_id);
   select w.* into v_worker from tenure.worker w where w.id = v_lease.worker_id;
   v_message := format('worker %s%s was lost while it ran the job', v_lease.worker_id,

@@ -117,6 +117,10 @@ begin
       union all
       select n.job_id from tenure.held h cross join lateral tenure.jobs_in(array[h.block], h.mask) n where h.block >= p_first and h.block < p_end
       union all
+      select n.job_id from tenure.limited t cross join lateral tenure.jobs_in(array[t.block], t.mask) n where t.id >= p_first and t.id < p_end and t.id = t.block
+      union all
+      select n.job_id from tenure.limited t cross join lateral tenure.jobs_in(array[t.block], t.mask) n where t.block >= p_first and t.block < p_end and t.id <> t.block
+      union all
       select n.job_id from tenure.lease l cross join lateral tenure.jobs_in(l.blocks, l.strip) n
         where n.job_id >= p_first * 128 and n.job_id < p_end * 128) u
     limit p_limit);

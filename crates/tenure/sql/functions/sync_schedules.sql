@@ -1,11 +1,11 @@
 -- sync_schedules: makes the schedules that an owner has declared those that he declares now. Those of others, and those that were added by hand, stay as they are.
 -- p_schedules: [{"name", "rule", "zone", "kind", "payload", "queue", "priority", "max_attempts", "timeout_ms", "starts_us", "ends_us", "jitter_ms", "missed", "missed_max",
--- "missed_window_ms", "overlap", "gap", "twice"}, …], with the defaults of add_schedule for what is left out; instants in microseconds since 1970.
+-- "missed_window_ms", "overlap", "gap", "twice"}, …], with the defaults of add_schedule for what is left out or null; instants in microseconds since 1970.
 -- p_adopt: those of the same name that were added by hand become his. p_dry_run: only says what it would do. p_basis: does nothing unless the dry run that gave this
 -- basis would say the same again.
 -- Returns {"added": [names], "changed": [{"name", "fields": [{"field", "was", "is"}, …]}, …], "adopted": [names], "removed": [names], "unchanged": how many, "basis"}.
--- What is as it was declared keeps its version and its next time; a pause stays. Errors: TN002, naming schedule and value; TN005 when a name belongs to somebody else, or
--- p_basis does not fit any more.
+-- What is as it was declared keeps its version and its next time; a pause stays. 1000 schedules at most. Errors: TN002, naming schedule and value; TN005 when a name
+-- belongs to somebody else, when p_basis does not fit any more, or when somebody changes one of them just now: what he did is not overwritten.
 -- Locks: a transaction-level advisory lock, so that there is one sync at a time; then the schedules that change, each waited for for five seconds at most.
 create or replace function tenure.sync_schedules(
   p_owner text, p_schedules json, p_adopt boolean default false, p_dry_run boolean default false, p_basis text default null) returns json
@@ -20,6 +20,7 @@ declare
   v_changed json[] := '{}';
   v_adopted text[] := '{}';
   v_removed text[] := '{}';
+  v_versions jsonb := '{}';  -- by name, as they were compared
   v_foreign text[] := '{}';
   v_unchanged bigint := 0;
   v_basis text := '';
@@ -36,6 +37,7 @@ begin
       v_added := v_added || v_declared.name;
       continue;
     end if;
+    v_versions := v_versions || jsonb_build_object(v_old.name, v_old.version);
     if v_old.declared_by is distinct from p_owner then
       if not p_adopt or v_old.declared_by is not null then
         v_foreign := v_foreign || format('"%s" %s', v_old.name, coalesce('is declared by "' || v_old.declared_by || '"', 'was added by hand'));
@@ -53,13 +55,18 @@ begin
     perform tenure.refuse('TN005', 'schedule ' || array_to_string(v_foreign[:10], ', ') || case when cardinality(v_foreign) > 10 then format(' and %s more', cardinality(v_foreign) - 10) else '' end,
                           'Give yours another name, or remove the other one. What was added by hand can be taken over: --adopt, Schedules::adopt, p_adopt.');
   end if;
-  v_removed := array(select s.name from tenure.schedule s where s.declared_by = p_owner and s.removed_at is null and s.name <> all(v_names) order by s.name);
-  v_basis := md5(v_basis || array_to_string(v_removed, chr(10)));
+  select coalesce(array_agg(s.name order by s.name), '{}'), v_versions || coalesce(jsonb_object_agg(s.name, s.version), '{}'),
+         v_basis || coalesce(string_agg(concat_ws(' ', s.name, s.id, s.version), chr(10) order by s.name), '')
+    into v_removed, v_versions, v_basis
+    from tenure.schedule s where s.declared_by = p_owner and s.removed_at is null and s.name <> all(v_names);
+  v_basis := md5(v_basis);
   if v_basis <> p_basis then
     perform tenure.refuse('TN005', format('the schedules of "%s" are not any more what they were when the changes were shown', p_owner), 'Look at the changes again.');
   end if;
 
   if not p_dry_run then
+    perform tenure.check_version(n.name, (v_versions ->> n.name)::bigint)
+      from (select distinct u.name from unnest(v_adopted || v_removed || array(select c.change ->> 'name' from unnest(v_changed) as c(change))) as u(name) order by u.name) n;
     for v_declared in select d.definition ->> 'name' as name, d.definition from json_array_elements(p_schedules) as d(definition) order by 1 loop
       if v_declared.name = any(v_added) then
         perform tenure.add_definition(v_declared.definition);
@@ -76,7 +83,19 @@ begin
   return json_build_object('added', v_added, 'changed', to_json(v_changed), 'adopted', v_adopted, 'removed', v_removed, 'unchanged', v_unchanged, 'basis', v_basis);
 end $$;
 
--- add_schedules: several new ones, all or none; nobody declares them. p_schedules as in sync_schedules. Returns how many. Errors: TN002, naming schedule and value;
+-- check_version: refuses when a schedule is not any more as it was compared; otherwise it stays so, for its row is locked.
+create or replace function tenure.check_version(p_name text, p_version bigint) returns void
+language plpgsql as $$
+declare
+  v_now constant tenure.schedule := tenure.schedule_named(p_name);
+begin
+  if v_now.version is distinct from p_version then
+    perform tenure.refuse('TN005', format('schedule "%s" was %s by somebody else just now', p_name, case when v_now.id is null then 'removed' else 'changed' end),
+                          'Nothing was done. Look at the changes again.');
+  end if;
+end $$;
+
+-- add_schedules: several new ones, all or none; nobody declares them. p_schedules as in sync_schedules, 1000 at most. Returns how many. Errors: TN002, naming schedule and value;
 -- TN005 when there is one of that name. Locks: none but those of an insert.
 create or replace function tenure.add_schedules(p_schedules json) returns bigint
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp set lock_timeout = '5s' as $$
@@ -90,27 +109,80 @@ begin
   return json_array_length(p_schedules);
 end $$;
 
--- check_definitions: refuses what is no array of definitions, names a member that means nothing, and a name that is there twice.
+-- check_definitions: refuses what is no array of definitions, or one of too many, what is no definition, and a name that is there twice.
 create or replace function tenure.check_definitions(p_schedules json) returns void
 language plpgsql stable as $$
 declare
-  c_known constant text[] := array['name', 'rule', 'zone', 'kind', 'payload', 'queue', 'priority', 'max_attempts', 'timeout_ms', 'starts_us', 'ends_us', 'jitter_ms', 'missed',
-                                   'missed_max', 'missed_window_ms', 'overlap', 'gap', 'twice'];
+  c_schedules_max constant integer := 1000;  -- one transaction, whose locks others wait for
   v_name text;
-  v_key text;
 begin
   if p_schedules is null or json_typeof(p_schedules) <> 'array' then
     perform tenure.refuse('TN002', 'the schedules are no array', 'Pass [{"name": …, "rule": …, "zone": …, "kind": …, "payload": …}, …].');
   end if;
-  select d.definition ->> 'name', k.key into v_name, v_key
-    from json_array_elements(p_schedules) as d(definition) cross join lateral json_object_keys(d.definition) as k(key) where k.key <> all(c_known) limit 1;
-  if found then
-    perform tenure.refuse('TN002', format('schedule "%s": "%s" means nothing', v_name, v_key), 'Known are ' || array_to_string(c_known, ', ') || '.');
+  if json_array_length(p_schedules) > c_schedules_max then
+    perform tenure.refuse('TN002', format('%s schedules at once are more than %s', json_array_length(p_schedules), c_schedules_max),
+                          'Divide them: a sync in several owners, for what an owner does not name is removed; others in several calls.');
   end if;
+  perform tenure.check_definition(d.definition, d.n) from json_array_elements(p_schedules) with ordinality as d(definition, n) order by d.n;
   select d.definition ->> 'name' into v_name from json_array_elements(p_schedules) as d(definition) group by 1 having count(*) > 1 limit 1;
   if found then
     perform tenure.refuse('TN002', format('schedule "%s" is there twice', v_name), 'Leave one of them out.');
   end if;
+end $$;
+
+-- check_definition: refuses what is no object with a name, members that mean nothing or are there twice, and values of another type, naming the schedule, or where
+-- it is (from 1 on), and the value. Whether they are right is found out by add_schedule and edit_schedule.
+create or replace function tenure.check_definition(p_definition json, p_position bigint) returns void
+language plpgsql stable as $$
+declare
+  c_texts constant text[] := array['name', 'rule', 'zone', 'kind', 'queue', 'missed', 'overlap', 'gap', 'twice'];
+  c_integers constant text[] := array['priority', 'max_attempts', 'missed_max'];
+  c_bigints constant text[] := array['timeout_ms', 'jitter_ms', 'missed_window_ms'];
+  c_instants constant text[] := array['starts_us', 'ends_us'];
+  c_known constant text[] := c_texts || c_integers || c_bigints || c_instants || array['payload'];
+  v_who text := format('schedule %s of those that were passed', p_position);
+  v_member record;
+  v_text text;
+  v_min bigint;
+  v_max bigint;
+begin
+  if json_typeof(p_definition) <> 'object' then
+    perform tenure.refuse('TN002', format('%s is %s, and no object', v_who, left(p_definition::text, 100)), 'Pass {"name": …, "rule": …, "zone": …, "kind": …, "payload": …}.');
+  end if;
+  if json_typeof(p_definition -> 'name') is distinct from 'string' then
+    perform tenure.refuse('TN002', format('the name of %s is %s', v_who, coalesce(left((p_definition -> 'name')::text, 100), 'missing')), 'Give it one: "name": "nightly".');
+  end if;
+  if p_definition ->> 'name' = '' then
+    perform tenure.refuse('TN002', format('the name of %s is empty', v_who), 'Give it one: "name": "nightly".');
+  end if;
+  perform tenure.check_name('schedule', p_definition ->> 'name');
+  v_who := format('schedule "%s"', p_definition ->> 'name');
+  for v_member in select e.key, e.value, json_typeof(e.value) as type, count(*) over (partition by e.key) as times from json_each(p_definition) as e order by e.key loop
+    if v_member.key <> all(c_known) then
+      perform tenure.refuse('TN002', format('%s: "%s" means nothing', v_who, v_member.key), 'Known are ' || array_to_string(c_known, ', ') || '.');
+    end if;
+    if v_member.times > 1 then
+      perform tenure.refuse('TN002', format('%s: "%s" is there %s times', v_who, v_member.key, v_member.times), 'Leave it in once.');
+    end if;
+    continue when v_member.type = 'null' or v_member.key = 'payload';
+    v_text := v_member.value #>> '{}';
+    if v_member.key = any(c_texts) then
+      if v_member.type <> 'string' then
+        perform tenure.refuse('TN002', format('%s: %s is %s, and no text', v_who, v_member.key, left(v_member.value::text, 100)), 'Write it in quotes.');
+      end if;
+      continue;
+    end if;
+    v_min := case when v_member.key = any(c_integers) then -2147483648 when v_member.key = any(c_bigints) then -9223372036854775808 else 0 end;
+    v_max := case when v_member.key = any(c_integers) then 2147483647 when v_member.key = any(c_bigints) then 9223372036854775807
+                  else tenure.to_us('9999-01-01Z') end;
+    if v_member.type <> 'number' or v_text !~ '^-?[0-9]{1,19}$' or v_text::numeric not between v_min and v_max then
+      perform tenure.refuse('TN002', format('%s: %s is %s, and no whole number from %s to %s', v_who, v_member.key, left(v_member.value::text, 100), v_min, v_max),
+                            case when v_member.key = any(c_instants) then 'Microseconds since 1970; leave out what has no bound.' else 'Write it without quotes, point and exponent.' end);
+    end if;
+  end loop;
+exception when data_exception then
+  -- JSON has texts that the database has not.
+  perform tenure.refuse('TN002', format('%s holds text that PostgreSQL cannot store: %s', v_who, sqlerrm), E'Remove \\u0000 and unpaired surrogates.');
 end $$;
 
 -- definition: one as edit_schedule takes it, with what was left out. Instants and the payload as text, as they are compared.

@@ -7,7 +7,8 @@
 -- A turn that moved no job and declared nobody dead is not waited for until it is on disk: after a crash the next one does the same again.
 -- Returns {"ran": bool, "next_ms": when to come again, "promoted": jobs, "rescued": jobs, "rescued_jobs": some of them as rescue names them,
 -- "net": [duties to pass to net, one by one], "retain" and "stats": whether retain and fold_stats are due, "horizon": whether somebody should look at vacuum_horizon and
--- warn, once a minute, "fire_ms": when to fire schedules, if that is before the next turn}.
+-- warn, once a minute, "fire_ms": when to fire schedules, if that is before the next turn, "due_ms": when the next job becomes due, if that is before
+-- any next turn; 0: there were more than one look moves. A claim names that as well, but not what becomes due between a turn and the claim that follows it}.
 -- Locks: a transaction-level advisory lock that only maintenance takes, without waiting; then those of the duties, and rows of duty before,
 -- between and after them. A duty that fails is named in a warning and does not stop the others. Rescue comes last: the worker that it marks as
 -- a suspect may be on its way back, and its row is then locked to the end of the transaction only.
@@ -42,7 +43,8 @@ begin
       v_promote := tenure.promote(1000, c_just);
     end if;
     return json_build_object('ran', false, 'next_ms', ceil(extract(epoch from v_next_at - v_now) * 1000)::bigint,
-                             'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0), 'rescued', 0);
+                             'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0), 'rescued', 0,
+                             'due_ms', case when (v_promote ->> 'more')::boolean then 0 else tenure.due_in_ms(v_now, c_ahead_max) end);
   end if;
   v_net := tenure.take_turn('net', v_now, interval '30 seconds');
   v_all := tenure.take_turn('overdue', v_now, interval '30 seconds');
@@ -80,12 +82,21 @@ begin
   return json_build_object('ran', true, 'next_ms', v_next_ms, 'promoted', coalesce((v_promote ->> 'promoted')::bigint, 0),
                            'rescued', coalesce((v_rescue ->> 'rescued')::bigint, 0),
                            'rescued_jobs', v_rescue -> 'jobs',
-                           'net', case when v_net then json_build_array('orphans', 'inbox', 'partitions', 'sleepers') else '[]' end,
+                           'net', case when v_net then to_json(tenure.net_duties()) else '[]' end,
                            'fire_ms', tenure.fire_in_ms(v_all),
+                           'due_ms', tenure.due_in_ms(v_now, c_ahead_max),
                            'horizon', v_net and tenure.take_turn('horizon', v_now, interval '1 minute'),
                            'retain', tenure.turn_at('retain') not between clock_timestamp() and clock_timestamp() + interval '1 minute',
                            'stats', tenure.turn_at('enqueued') not between clock_timestamp() and clock_timestamp() + interval '10 seconds');
 end $$;
+
+-- due_in_ms: when the first job becomes due of those that were not yet due at p_since; null: none within p_ahead. 0: it is due by now.
+create or replace function tenure.due_in_ms(p_since timestamptz, p_ahead interval) returns bigint
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+  select greatest(0, ceil(extract(epoch from d.due_at - clock_timestamp()) * 1000))::bigint
+  from (select t.due_at from tenure.later t where t.due_at > p_since order by t.due_at limit 1) d
+  where d.due_at <= p_since + p_ahead
+$$;
 
 -- turn_at: when a duty is due. Its row is written anew at every turn, and behind somebody's old snapshot all former versions stay. By name alone
 -- they are walked through one by one; by time, newest first, the live one is met at once. What writes it at every turn names that time for the same reason.
@@ -110,6 +121,10 @@ language sql as $$
   select case when tenure.turn_at(p_duty) not between p_now and p_now + p_every then tenure.set_turn(p_duty, p_now + p_every) else false end
 $$;
 
+-- net_duties: what net does, one by one.
+create or replace function tenure.net_duties() returns text[]
+language sql immutable as $$ select array['orphans', 'inbox', 'partitions', 'sleepers', 'limits'] $$;
+
 -- net: one duty of the net, as tick named it. In a transaction of its own: one that is slow or fails undoes nothing else, and is tried again with the
 -- next net. Errors: TN002 for a duty that does not exist. Locks: those of the duty.
 create or replace function tenure.net(p_duty text) returns void
@@ -127,6 +142,10 @@ begin
       perform tenure.partitions();
     when 'sleepers' then
       perform tenure.forget_sleepers();
+    when 'limits' then
+      if tenure.forget_slots() then
+        perform tenure.set_turn('net', clock_timestamp());
+      end if;
     else
       perform tenure.refuse('TN002', format('%L is no duty of the net', p_duty), 'Pass what tick returned.');
   end case;

@@ -6,7 +6,7 @@ create or replace function tenure.unhandled_kinds() returns table (queue text, k
 language sql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
   with waiting as materialized (
     select r.queue, r.kind, sum(bit_count(r.mask))::bigint as available, min(r.block) as first_block
-    from tenure.ready r group by r.queue, r.kind),
+    from (select x.queue, x.kind, x.block, x.mask from tenure.ready x union all select l.queue, l.kind, l.block, l.mask from tenure.limited l) r group by r.queue, r.kind),
   takers as materialized (select t.worker_id from tenure.takers() t)
   select w.queue, w.kind, w.available,
          (select min(coalesce(j.run_at, j.created_at)) from tenure.job j where j.id >= w.first_block * 128 and j.id < w.first_block * 128 + 128),

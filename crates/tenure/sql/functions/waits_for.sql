@@ -1,6 +1,6 @@
 -- waits_for: why a job does not run now: one reason, the one to look at first. No row: it runs, it has ended, or there is no such job.
 -- A job that is with a worker that looks lost waits too: to be given away, which somebody else has to do.
--- Reasons: worker_suspected · held · queue_paused · kind_paused · not_due · being_moved · no_worker · suspect · turn. Locks: none.
+-- Reasons: worker_suspected · held · limit · order · fair_turn · queue_paused · kind_paused · not_due · being_moved · no_worker · suspect · turn. Locks: none.
 create or replace function tenure.waits_for(p_job bigint) returns table (reason text, explained text)
 language plpgsql stable security definer set search_path = pg_catalog, tenure, pg_temp as $$
 #variable_conflict use_column
@@ -28,7 +28,12 @@ begin
   if v_job.status is null or v_job.status in ('completed', 'cancelled', 'dead') then
     return;
   end if;
-  if v_job.status = 'held' then
+  if v_job.status = 'held' and exists (select from tenure.job j where j.id = p_job and j.limits is not null) then
+    return query select l.reason, l.explained from tenure.limited_reason(p_job) l;
+    if found then
+      return;
+    end if;
+  elsif v_job.status = 'held' then
     select h.reason into v_held from tenure.held h where h.block = p_job >> 7 and get_bit(h.mask, (p_job & 127)::integer) = 1;
     return query select 'held', coalesce(v_held, 'it waits for something else');
     return;

@@ -31,9 +31,12 @@ create table tenure.schedule (
   pause_reason text,
   removed_at  timestamptz,                 -- it is gone for everybody but those who look for its runs, for as long as those are kept
   next_at     timestamptz,                 -- the first time that nothing was done about; null: nobody has computed it yet, or there is none
+  ended       boolean not null default false,  -- there is none, until it is given another rhythm or resumed
+  suspect     boolean not null default false,  -- it was among some of which one failed, or was mended: until it has fired it does so alone, after the others
   look_at     timestamptz,                 -- when maintenance has something to do with it; null: never
   last_at     timestamptz,                 -- the logical time of its last run
-  last_job_id bigint,
+  last_job_id bigint,                      -- of its times
+  hand_jobs   bigint[] not null default '{}',  -- run by hand, those that had not ended when it was looked at last
   queued_at   timestamptz,                 -- the logical time of the run that waits for the end of the last job
   runs        bigint not null default 0,   -- jobs that it has enqueued
   left_out    bigint not null default 0,   -- times that had no job
@@ -42,11 +45,13 @@ create table tenure.schedule (
   error       text,                        -- why it cannot fire
   error_at    timestamptz,                 -- since when
   constraint schedule_ends_after_its_start check (ends_at >= starts_at),
+  constraint schedule_that_ended_has_no_next_time check (not ended or next_at is null),
   constraint schedule_that_rests_is_not_looked_at check (paused_at is null or removed_at is not null or look_at is null)
 ) with (fillfactor = 70);
 create unique index schedule_name on tenure.schedule (name) where removed_at is null;
 create index schedule_look on tenure.schedule (look_at, id) where look_at is not null;
 create index schedule_failing on tenure.schedule (error_at, id) where error is not null;
+create index schedule_alone on tenure.schedule (look_at, id) where error is not null or suspect;
 
 -- One row per logical time that something was decided for one by one.
 create table tenure.schedule_run (

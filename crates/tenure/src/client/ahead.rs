@@ -52,7 +52,7 @@ fn compute(schedule: &DueSchedule) -> TimesAhead {
 fn times_of(schedule: &DueSchedule) -> Result<(Vec<i64>, bool), Error> {
     let start = Instant::now();
     let rule = schedule.rule()?;
-    let times = schedule.times(&rule)?;
+    let times = schedule.times(&rule, None)?;
     let mut found = Vec::with_capacity(TIMES);
     let mut next = schedule.first(&times);
     // Two at least: the last one is never fired, as what follows it is not known.

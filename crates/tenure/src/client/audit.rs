@@ -8,9 +8,9 @@ use tokio_postgres::Row;
 use super::Client;
 use super::jobs::column;
 use super::schedules::no_such_schedule;
-use crate::model::{Audit, NotedStretch, Times, micros, seconds_of, system_time};
+use crate::model::{Audit, NotedStretch, micros, second_from, seconds_of, system_time};
 use crate::store::backfill::NOTED_RUNS;
-use crate::{Absence, Error, Missed, ScheduleInfo};
+use crate::{Absence, Error, ScheduleInfo};
 
 /// Notes that one audit reads, at most: two for each time that it compares.
 const NOTES_MAX: usize = 200_000;
@@ -64,7 +64,8 @@ impl Client {
     /// than 10 s ago is not missing yet.
     ///
     /// # Errors
-    /// `NotFound`: no such schedule. `BadInput`: its rule cannot be read, or `until` is before `since`.
+    /// `NotFound`: no such schedule. `BadInput`: its rule cannot be read, which the message says with its name, or `until` is before
+    /// `since`.
     pub async fn audit_schedule(
         &self,
         name: &str,
@@ -104,12 +105,7 @@ fn compare(
     let unread_from = last_read.filter(|_| notes.len() == NOTES_MAX);
     let read_until = unread_from.unwrap_or(until);
     let audit = Audit {
-        times: Times {
-            rule: &rule,
-            starts_at: info.starts_at.map(|at| -micros(at).saturating_neg().div_euclid(1_000_000)),
-            ends_at: info.ends_at.map(seconds_of),
-            missed: Missed::Latest,
-        },
+        times: info.stored().times(&rule)?,
         ruled_at: seconds_of(info.ruled_at),
         forgotten_at: info.forgotten_at.map(seconds_of),
         paused_at: info.paused_at.map(seconds_of),
@@ -118,7 +114,9 @@ fn compare(
         runs,
         stretches,
     };
-    let audited = audit.compare(seconds_of(since), seconds_of(read_until), seconds_of(now));
+    // The second that `since` lies in began before it, and what is noted of that was not read.
+    let from = second_from(since);
+    let audited = audit.compare(from, seconds_of(read_until), seconds_of(now));
     let left_out = |stretch: NotedStretch| LeftOut {
         first_at: system_time(stretch.first),
         last_at: system_time(stretch.last),
@@ -128,7 +126,7 @@ fn compare(
     };
     Ok(ScheduleAudit {
         schedule: info.name.clone(),
-        compared_from: system_time(audited.compared_from).max(since).min(until),
+        compared_from: if audited.compared_from > from { system_time(audited.compared_from).min(until) } else { since },
         compared_until: audited.cut_at.map_or(read_until, system_time),
         cut: audited.cut_at.is_some() || unread_from.is_some(),
         times: audited.times,

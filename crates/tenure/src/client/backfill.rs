@@ -9,9 +9,9 @@ use super::jobs::{column, page_size};
 use super::pause::refuse_nul;
 use super::schedules::no_such_schedule;
 use crate::model::limits::{BACKFILL_AT_ONCE_DEFAULT, BACKFILL_AT_ONCE_MAX, BACKFILL_TIMES_MAX};
-use crate::model::{micros, names, seconds_of, system_time};
+use crate::model::{names, second_from, seconds_of, system_time};
 use crate::store::backfill::{ADD_BACKFILL, BACKFILLS, CANCEL_BACKFILL, RAN_OF};
-use crate::{Error, ErrorCode, Rule, instant};
+use crate::{Error, ErrorCode, Rule, ScheduleInfo, instant};
 
 /// Which times of a schedule are to run, and how.
 ///
@@ -92,15 +92,15 @@ impl Backfill {
         Ok(())
     }
 
-    /// Its times, in the order in which they run.
-    fn times(&self, rule: &Rule, now: SystemTime) -> Result<Vec<SystemTime>, Error> {
+    /// Its times, in the order in which they run. Up to the second `before` the schedule has none.
+    fn times(&self, rule: &Rule, before: i64, now: SystemTime) -> Result<Vec<SystemTime>, Error> {
         let until = self.until.unwrap_or(now);
         let show = |at| instant::show(at, rule.zone()).unwrap_or_default();
         if until > now {
             return Err(Error::bad_input(format!("{} lies ahead", show(until)), "end a backfill at a past instant"));
         }
         // An instant within a second begins with the next one.
-        let first = rule.next_after(-micros(self.from).saturating_neg().div_euclid(1_000_000) - 1);
+        let first = rule.next_after((second_from(self.from) - 1).max(before));
         let last = seconds_of(until);
         let all = std::iter::successors(first, |at| rule.next_after(*at)).take_while(|at| *at <= last);
         let mut times: Vec<SystemTime> = all.take(BACKFILL_TIMES_MAX + 1).map(system_time).collect();
@@ -274,7 +274,18 @@ impl Client {
         backfill.check()?;
         let info = self.schedule(&backfill.schedule).await?.ok_or_else(|| no_such_schedule(&backfill.schedule))?;
         let now = self.now().await?;
-        backfill.times(&info.to_rule()?, now)
+        let rule = info.to_rule()?;
+        backfill.times(&rule, without_times(&info, &rule), now)
+    }
+}
+
+/// Up to this second a schedule has no times: an interval runs first at its start; without one it counts from when it was added, and runs
+/// first when it has passed once.
+fn without_times(info: &ScheduleInfo, rule: &Rule) -> i64 {
+    match info.starts_at {
+        _ if !rule.is_interval() => i64::MIN,
+        Some(start) => second_from(start) - 1,
+        None => seconds_of(info.anchor_at),
     }
 }
 
@@ -318,7 +329,8 @@ mod tests {
     fn both_ends_of_the_range_are_in_it_and_the_order_is_the_asked_one() {
         let minutes = Rule::new("* * * * *", "UTC").unwrap();
         let check = |backfill: Backfill, expected: &[i64]| {
-            let times: Vec<i64> = backfill.times(&minutes, at(600)).unwrap().into_iter().map(seconds_of).collect();
+            let times: Vec<i64> =
+                backfill.times(&minutes, i64::MIN, at(600)).unwrap().into_iter().map(seconds_of).collect();
             assert_eq!(times, expected);
         };
         check(Backfill::new("m", at(420)), &[420, 480, 540, 600]);
@@ -329,14 +341,14 @@ mod tests {
     #[test]
     fn a_range_that_is_none_is_refused_with_the_way_out() {
         let check = |rule: &str, backfill: Backfill, words: &str| {
-            let error = backfill.times(&Rule::new(rule, "UTC").unwrap(), at(1_000_000)).unwrap_err();
+            let error = backfill.times(&Rule::new(rule, "UTC").unwrap(), i64::MIN, at(1_000_000)).unwrap_err();
             assert!(error.code() == ErrorCode::BadInput && error.to_string().contains(words), "{error}");
         };
         check("* * * * *", Backfill::new("m", at(0)).until(at(1_000_001)), "lies ahead");
         check("@yearly", Backfill::new("m", at(60)), "has no time");
         check("* * * * * *", Backfill::new("m", at(60)), "has more than 100000 times");
-        let many =
-            Backfill::new("m", at(1)).times(&Rule::new("* * * * * *", "UTC").unwrap(), at(1_000_000)).unwrap_err();
+        let seconds = Rule::new("* * * * * *", "UTC").unwrap();
+        let many = Backfill::new("m", at(1)).times(&seconds, i64::MIN, at(1_000_000)).unwrap_err();
         assert!(many.help().unwrap().contains("1970-01-02T03:46:41"), "{many:?}");
         assert!(Backfill::new("m", at(0)).at_once(0).check().unwrap_err().to_string().contains("outside 1 to 1000"));
         assert!(Backfill::new("m", at(0)).priority(5).check().unwrap_err().to_string().contains("priority 5"));

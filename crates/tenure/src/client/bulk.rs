@@ -4,12 +4,12 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::Client;
-use super::enqueue::parameters;
+use super::enqueue::{parameters, with_limits};
 use super::executor::Executor;
 use super::executor::sealed::{Param, Run};
 use crate::model::limits::{COPY_PIECE_BYTES, ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES};
 use crate::model::{Start, check_payload, names};
-use crate::store::enqueue::{BEFORE_COPY, COPY_INBOX, ENQUEUE_INBOX, ENQUEUE_MANY, TRANSACTION};
+use crate::store::enqueue::{BEFORE_COPY, COPY_INBOX, ENQUEUE_INBOX, ENQUEUE_MANY, ENQUEUE_MANY_LIMITED, TRANSACTION};
 use crate::store::{Session, Texts};
 use crate::{Enqueue, Error, ErrorCode, JobId, JobOptions, RawJson};
 
@@ -58,6 +58,7 @@ impl Client {
     {
         names::check_kind(kind)?;
         options.check()?;
+        let limits = options.limits.json();
         let mut payloads = payloads.into_iter();
         let mut ids = Vec::new();
         loop {
@@ -67,7 +68,10 @@ impl Client {
             }
             let texts: Vec<&str> = chunk.iter().map(RawJson::get).collect();
             let params = parameters(kind, Param::Texts(&texts), &options);
-            let made = tx.numbers(&self.texts, &ENQUEUE_MANY, &params).await?;
+            let made = match &limits {
+                None => tx.numbers(&self.texts, &ENQUEUE_MANY, &params).await?,
+                Some(limits) => tx.numbers(&self.texts, &ENQUEUE_MANY_LIMITED, &with_limits(params, limits)).await?,
+            };
             check_count(made.len(), chunk.len())?;
             ids.extend(made.into_iter().map(JobId::from));
         }
@@ -225,7 +229,12 @@ fn push_line(out: &mut String, job: &Enqueue, now: i64) {
     };
     let run_at = run_at.map_or_else(|| r"\N".to_owned(), timestamp_text);
     let timeout = options.timeout_ms().map_or_else(|| r"\N".to_owned(), |ms| ms.to_string());
-    out.push_str(&format!("\t{}\t{run_at}\t{}\t{timeout}\n", options.priority, options.max_attempts));
+    out.push_str(&format!("\t{}\t{run_at}\t{}\t{timeout}\t", options.priority, options.max_attempts));
+    match options.limits.json() {
+        None => out.push_str(r"\N"),
+        Some(limits) => push_escaped(out, &limits),
+    }
+    out.push('\n');
 }
 
 /// In COPY's text form a backslash starts an escape, and tabs and line ends separate.
@@ -279,15 +288,18 @@ mod tests {
             assert_eq!(line, expected);
         };
         let json = |text: &str| RawJson::parse(text).unwrap();
-        check(Enqueue::raw("a\\b", json("[1,\n\t\"\\n\"]")), "a\\\\b\t[1,\\n\\t\"\\\\n\"]\tdefault\t2\t\\N\t5\t\\N\n");
+        check(
+            Enqueue::raw("a\\b", json("[1,\n\t\"\\n\"]")),
+            "a\\\\b\t[1,\\n\\t\"\\\\n\"]\tdefault\t2\t\\N\t5\t\\N\t\\N\n",
+        );
         let late = Enqueue::raw("k", json("1")).queue("q").priority(4).max_attempts(9);
         check(
             late.clone().delay(Duration::from_millis(1_500)).timeout(Duration::ZERO),
-            "k\t1\tq\t4\t1970-01-01 00:00:02.500000+00\t9\t0\n",
+            "k\t1\tq\t4\t1970-01-01 00:00:02.500000+00\t9\t0\t\\N\n",
         );
         check(
-            late.run_at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_835_438_400)),
-            "k\t1\tq\t4\t2028-02-29 12:00:00.000000+00\t9\t\\N\n",
+            late.under("p").run_at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_835_438_400)),
+            "k\t1\tq\t4\t2028-02-29 12:00:00.000000+00\t9\t\\N\t{\"under\":[{\"cost\":1,\"key\":null,\"limit\":\"p\"}]}\n",
         );
     }
 

@@ -73,6 +73,7 @@ fn facts(state: CronState, schema: &str) -> CronFacts {
         database: entry.database,
         role: entry.role,
         active: entry.active,
+        role_exists: entry.role_exists,
         may_tick: entry.may_tick,
         status: entry.status,
         message: entry.message,

@@ -8,7 +8,7 @@ use super::{Client, ahead};
 use crate::model::micros;
 use crate::store::declared::{ADD_SCHEDULES, MOVE_CRON_JOBS, SYNC_SCHEDULES};
 use crate::store::{JsonText, Statement};
-use crate::{Error, RawJson, Schedule, Schedules};
+use crate::{Error, RawJson, Schedule, ScheduleInfo, Schedules};
 
 /// What a sync changes, or would.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ impl ScheduleSync {
 }
 
 /// As `sync_schedules` and `add_schedules` take one.
-#[derive(Serialize)]
+#[derive(PartialEq, Serialize)]
 struct Definition<'a> {
     name: &'a str,
     rule: &'a str,
@@ -107,6 +107,16 @@ impl<'a> Definition<'a> {
             gap,
             twice,
         }
+    }
+}
+
+impl ScheduleInfo {
+    /// Is it as that one declares it, whatever that one's name is? A pause does not matter.
+    pub fn says(&self, declared: &Schedule) -> bool {
+        self.to_schedule().is_ok_and(|stored| {
+            let stored = stored.named(&declared.name);
+            Definition::of(&stored) == Definition::of(declared)
+        })
     }
 }
 

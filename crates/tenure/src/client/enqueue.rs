@@ -4,7 +4,7 @@ use super::Client;
 use super::executor::Executor;
 use super::executor::sealed::{Param, Run};
 use crate::store::Texts;
-use crate::store::enqueue::{COMPLETE, ENQUEUE};
+use crate::store::enqueue::{COMPLETE, ENQUEUE, ENQUEUE_LIMITED};
 use crate::{Enqueue, Error, JobId, JobOptions, RawJson};
 
 impl Client {
@@ -45,7 +45,10 @@ impl Client {
 async fn enqueue_on<E: Run + ?Sized>(on: &mut E, texts: &Texts, job: &Enqueue) -> Result<JobId, Error> {
     let payload = Param::Text(Some(job.payload().get()));
     let params = parameters(job.kind(), payload, job.job_options());
-    let ids = on.numbers(texts, &ENQUEUE, &params).await?;
+    let ids = match job.job_options().limits.json() {
+        None => on.numbers(texts, &ENQUEUE, &params).await?,
+        Some(limits) => on.numbers(texts, &ENQUEUE_LIMITED, &with_limits(params, &limits)).await?,
+    };
     only(&ids)
 }
 
@@ -61,6 +64,12 @@ pub(super) fn parameters<'a>(kind: &'a str, payload: Param<'a>, options: &'a Job
         Param::Int(Some(options.max_attempts.into())),
         Param::Int(options.timeout_ms()),
     ]
+}
+
+/// And those of the functions for jobs that stand under limits.
+pub(super) fn with_limits<'a>(params: [Param<'a>; 8], limits: &'a str) -> [Param<'a>; 9] {
+    let [kind, payload, queue, priority, run_at, delay, attempts, timeout] = params;
+    [kind, payload, queue, priority, run_at, delay, attempts, timeout, Param::Text(Some(limits))]
 }
 
 fn only(ids: &[i64]) -> Result<JobId, Error> {

@@ -3,6 +3,7 @@
 pub(crate) mod ahead;
 pub(crate) mod audit;
 pub(crate) mod backfill;
+pub(crate) mod bounds;
 mod bulk;
 pub(crate) mod cancel;
 pub(crate) mod cron;
@@ -13,6 +14,7 @@ pub(crate) mod executor;
 mod horizon;
 pub(crate) mod jobs;
 pub(crate) mod kinds;
+pub(crate) mod limits;
 pub(crate) mod pause;
 mod plans;
 mod pool;

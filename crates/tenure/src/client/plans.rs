@@ -19,6 +19,9 @@ use crate::{Error, ErrorCode};
 /// Each call is made so often, and the least counts: the first ones of a session look much up, and a plan that is made anew, since somebody
 /// analysed a table in between, reads the catalogue.
 const ROUNDS: usize = 4;
+/// While a call touches more than is usual, so often at most: where others change many tables, the server lets every session forget what it knows of the
+/// catalogue, again and again.
+const ROUNDS_MAX: usize = 12;
 /// Queues whose start is looked at.
 const QUEUES_MAX: i64 = 20;
 
@@ -28,7 +31,8 @@ impl Client {
     ///
     /// Nothing of it stays. All calls are made in a transaction that is rolled back, by a worker, on a queue and with a kind that nobody else
     /// sees; turns of maintenance, which touch rows of others, are undone as soon as they have been counted, and only made while no worker is
-    /// at them. Some numbers of sequences are used up, and for some milliseconds at a time a job that has just become due, or a worker that is just
+    /// at them. A look for due schedules is made beside workers, since any of them may fire at any time: it moves on up to ten backfills, and undoes
+    /// that. Some numbers of sequences are used up, and for some milliseconds at a time a job that has just become due, or a worker that is just
     /// being looked at, is held. It needs the rights of the schema's owner, and a primary.
     ///
     /// # Errors
@@ -38,7 +42,10 @@ impl Client {
         // So that a database that was never migrated is named as such.
         session.check_schema().await.map_err(|e| Error::store("check the plans", e))?;
         let mut seen = Seen::default();
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS_MAX {
+            if round >= ROUNDS && seen.calls.iter().all(|call| call.buffers <= call.usual) {
+                break;
+            }
             let tx = session.client_mut().transaction().await.map_err(|e| Error::postgres("check the plans", e))?;
             // Dropped without a commit, it is rolled back: however the round ends.
             Round::begin(&tx, &self.texts).await?.make(&mut seen).await?;
@@ -46,7 +53,7 @@ impl Client {
         }
         let tables = session.query(&TABLES, &[&self.schema()]).await.map_err(|e| Error::store(TABLES.name, e))?;
         let tables = tables.iter().map(facts).collect::<Result<_, _>>()?;
-        Ok(seen.finish(tables))
+        Ok(seen.finish(self.schema(), tables))
     }
 }
 
@@ -82,8 +89,13 @@ impl Seen {
         }
     }
 
-    fn finish(self, tables: Vec<TableFacts>) -> PlanCheck {
-        PlanCheck { calls: self.calls, tables, left_out: self.left_out.into_iter().collect() }
+    fn finish(self, schema: &str, tables: Vec<TableFacts>) -> PlanCheck {
+        PlanCheck {
+            schema: schema.to_owned(),
+            calls: self.calls,
+            tables,
+            left_out: self.left_out.into_iter().collect(),
+        }
     }
 }
 
@@ -197,10 +209,15 @@ impl<'a> Round<'a> {
 
     async fn counts(&self) -> Result<HashMap<String, Counts>, Error> {
         let schema = self.texts.schema();
-        let rows = self.query(&COUNTS, &[&schema]).await?;
-        let number = |row: &Row, n| Ok::<_, Error>(column::<i64>(row, n)?.unsigned_abs());
-        let counts = |row: &Row| Ok((column(row, 0)?, Counts { read: number(row, 1)?, written: number(row, 2)? }));
-        rows.iter().map(counts).collect()
+        // One row for all tables: it is asked for before and after each call.
+        let row = self.one(&COUNTS, &[&schema]).await?;
+        let (names, read, written): (Vec<String>, Vec<i64>, Vec<i64>) =
+            (column(&row, 0)?, column(&row, 1)?, column(&row, 2)?);
+        let counts = read
+            .iter()
+            .zip(&written)
+            .map(|(read, written)| Counts { read: read.unsigned_abs(), written: written.unsigned_abs() });
+        Ok(names.into_iter().zip(counts).collect())
     }
 
     async fn look_at_leases(&mut self) -> Result<(), Error> {

@@ -8,13 +8,13 @@ use tokio_postgres::types::ToSql;
 use super::jobs::{column, page_size};
 use super::pause::refuse_nul;
 use super::{Client, ahead};
-use crate::model::names;
+use crate::model::{Decided, StoredTimes, Times, micros, names, seconds_of, system_time};
 use crate::store::Statement;
 use crate::store::schedule::{
     ADD_SCHEDULE, EDIT_SCHEDULE, PAUSE_SCHEDULE, REMOVE_SCHEDULE, RESUME_SCHEDULE, RUN_SCHEDULE, SCHEDULE_RUNS,
     SCHEDULES,
 };
-use crate::{Enqueue, Error, ErrorCode, Gap, JobId, JobOptions, Missed, Overlap, RawJson, Rule, Schedule, Twice};
+use crate::{Enqueue, Error, ErrorCode, JobId, JobOptions, Missed, Overlap, RawJson, Rule, Schedule};
 
 /// A schedule as it is stored.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub struct ScheduleInfo {
     pub next_at: Option<SystemTime>,
     /// The latest logical time that was dealt with.
     pub last_at: Option<SystemTime>,
-    /// The last job.
+    /// The last job of its times. Jobs that were run by hand count for overlap beside it.
     pub last_job: Option<JobId>,
     /// The logical time of the run that waits for the end of the last job.
     pub queued_at: Option<SystemTime>,
@@ -94,6 +94,8 @@ pub struct ScheduleInfo {
     pub forgotten_at: Option<SystemTime>,
     /// Among whose declarations it is, see [`Client::sync_schedules`]; none: it was added by hand.
     pub declared_by: Option<String>,
+    /// It has no further time, until it is given another rhythm or resumed; its last run may still wait for the end of the one before.
+    pub ended: bool,
 }
 
 /// What was decided for a logical time, or for several in a row that were left out.
@@ -119,12 +121,28 @@ impl ScheduleInfo {
     /// The rule, to compute times with.
     ///
     /// # Errors
-    /// `BadInput`: it was stored by SQL, and is none, or its zone is unknown here.
+    /// `BadInput`, with the schedule's name: it was stored by SQL, and is none, or its zone is unknown here.
     pub fn to_rule(&self) -> Result<Rule, Error> {
-        let unknown = |what: &str| Error::bad_input(format!("this program does not know {what:?}"), "use a newer one");
-        let gap = Gap::from_name(&self.gap).ok_or_else(|| unknown(&self.gap))?;
-        let twice = Twice::from_name(&self.twice).ok_or_else(|| unknown(&self.twice))?;
-        Ok(Rule::new(&self.rule, &self.zone)?.gap(gap).twice(twice).anchor(self.anchor_at))
+        self.read_rule().map_err(|error| error.context(format!("schedule {:?}", self.name)))
+    }
+
+    pub(super) fn read_rule(&self) -> Result<Rule, Error> {
+        self.stored().rule()
+    }
+
+    pub(super) fn stored(&self) -> StoredTimes<'_> {
+        StoredTimes {
+            rule: &self.rule,
+            zone: &self.zone,
+            gap: &self.gap,
+            twice: &self.twice,
+            anchor_us: micros(self.anchor_at),
+            starts_us: self.starts_at.map(micros),
+            ends_us: self.ends_at.map(micros),
+            missed: &self.missed,
+            missed_max: self.missed_max,
+            missed_window: self.missed_window,
+        }
     }
 
     /// The declaration, to be changed and given to [`Client::edit_schedule`].
@@ -132,20 +150,57 @@ impl ScheduleInfo {
     /// # Errors
     /// As [`to_rule`](Self::to_rule).
     pub fn to_schedule(&self) -> Result<Schedule, Error> {
-        let overlap = Overlap::ALL.into_iter().find(|overlap| overlap.as_str() == self.overlap);
-        let overlap =
-            overlap.ok_or_else(|| Error::bad_input("its overlap is not known here", "use a newer program"))?;
-        let mut options = JobOptions::new().queue(&self.queue).priority(self.priority).max_attempts(self.max_attempts);
-        if let Some(timeout) = self.timeout {
-            options = options.timeout(timeout);
-        }
-        let job = Enqueue::raw(&self.kind, self.payload.clone()).options(options);
-        Ok(Schedule::new(&self.name, self.to_rule()?, job)
-            .missed(Missed::of(&self.missed, self.missed_max, self.missed_window)?)
+        self.to_schedule_by(self.to_rule()?)
+    }
+
+    /// The same by another rule: also of one whose own cannot be read. What becomes of times that do not exist or come twice stays.
+    ///
+    /// # Errors
+    /// `BadInput`, with the schedule's name: a policy is unknown here.
+    pub fn to_schedule_by(&self, rule: Rule) -> Result<Schedule, Error> {
+        self.declared_by_rule(rule).map_err(|error| error.context(format!("schedule {:?}", self.name)))
+    }
+
+    fn declared_by_rule(&self, rule: Rule) -> Result<Schedule, Error> {
+        let stored = self.stored();
+        let overlap = Overlap::from_name(&self.overlap)
+            .ok_or_else(|| Error::bad_input("its overlap is not known here", "use a newer program"))?;
+        let job = Enqueue::raw(&self.kind, self.payload.clone()).options(self.job_options());
+        Ok(Schedule::new(&self.name, stored.rule_as(rule)?, job)
+            .missed(stored.missed()?)
             .overlap(overlap)
             .jitter(self.jitter)
             .starts_at(self.starts_at)
             .ends_at(self.ends_at))
+    }
+
+    /// The options of its jobs.
+    pub fn job_options(&self) -> JobOptions {
+        let options = JobOptions::new().queue(&self.queue).priority(self.priority).max_attempts(self.max_attempts);
+        match self.timeout {
+            Some(timeout) => options.timeout(timeout),
+            None => options,
+        }
+    }
+
+    /// The first logical time that nothing was decided about, as a worker would compute it now: [`next_at`](Self::next_at), or what the
+    /// zone's rules of today have in its place; as long as no worker has looked at the schedule since it was added, changed or resumed, the
+    /// first one after that. None: there is no further one, it is paused, or nobody has computed one and its rule cannot be read.
+    pub fn next_time(&self) -> Option<SystemTime> {
+        if self.paused_at.is_some() {
+            return None;
+        }
+        let first = self.read_rule().and_then(|rule| Ok(self.stored().times(&rule)?.first(self.decided())));
+        first.map_or(self.next_at, |first| first.map(system_time))
+    }
+
+    fn decided(&self) -> Decided {
+        let changed_us = micros(self.changed_at);
+        Decided {
+            next_us: self.next_at.map(micros),
+            from_us: (!self.ended).then_some(changed_us),
+            last_us: self.last_at.map(micros).max(Some(changed_us)),
+        }
     }
 
     /// Its next times after this instant, as many as there are, at most `count`.
@@ -175,10 +230,9 @@ fn times_of(
     end: Option<SystemTime>,
     after: SystemTime,
 ) -> impl Iterator<Item = SystemTime> + use<> {
-    let before_start = start.and_then(|start| start.checked_sub(Duration::from_nanos(1)));
-    let from = before_start.map_or(after, |start| after.max(start));
-    let first = rule.next(from);
-    std::iter::successors(first, move |at| rule.next(*at)).take_while(move |at| end.is_none_or(|end| *at <= end))
+    let (start, end) = (start.map(micros), end.map(micros));
+    let next = move |at: i64| Times::within(&rule, start, end, Missed::default()).next_after(at);
+    std::iter::successors(next(seconds_of(after)), move |at| next(*at)).map(system_time)
 }
 
 impl Client {
@@ -247,10 +301,12 @@ impl Client {
         }
     }
 
-    /// Enqueues one more job of a schedule, now, whatever its times and policies; also of one that is paused.
+    /// Enqueues one more job of a schedule, now, whatever its times and policies; also of one that is paused. As long as that job has not
+    /// ended, the schedule's overlap says what becomes of its next times.
     ///
     /// # Errors
-    /// `NotFound`: no such schedule. `Refused`: it was run by hand in this second already.
+    /// `NotFound`: no such schedule. `BadInput`: the job is refused, as an enqueue would refuse it; its payload may be too large once its places
+    /// are filled in. `Refused`: it was run by hand in this second already.
     pub async fn run_schedule(&self, name: &str) -> Result<JobId, Error> {
         self.ask_of_schedule(&RUN_SCHEDULE, name, &[&name]).await
     }
@@ -357,7 +413,7 @@ pub(super) fn no_such_schedule(name: &str) -> Error {
         .with_help("`tenure schedule list` shows those that there are")
 }
 
-fn read_schedule(row: &Row) -> Result<ScheduleInfo, Error> {
+pub(super) fn read_schedule(row: &Row) -> Result<ScheduleInfo, Error> {
     let millis = |ms: i64| Duration::from_millis(ms.unsigned_abs());
     Ok(ScheduleInfo {
         name: column(row, 0)?,
@@ -397,6 +453,7 @@ fn read_schedule(row: &Row) -> Result<ScheduleInfo, Error> {
         ruled_at: column(row, 34)?,
         forgotten_at: column(row, 35)?,
         declared_by: column(row, 36)?,
+        ended: column(row, 37)?,
     })
 }
 

@@ -115,6 +115,12 @@ verbs! {
     CronJobs "cron_jobs" None ["schedule import"];
     MoveCronJobs "move_cron_jobs" Whole ["schedule import"];
     CheckPgCron "check_pg_cron" None ["schedule check-pg-cron"];
+    SetLimit "set_limit" Whole ["limit set"];
+    RemoveLimit "remove_limit" Whole ["limit remove"];
+    Limits "limits" None ["limit list", "limit show", "limit set"];
+    SetQueueBound "set_queue_bound" Whole ["queue bound"];
+    RemoveQueueBound "remove_queue_bound" Whole ["queue unbound"];
+    QueueBounds "queue_bounds" None ["queue bounds"];
     UnhandledKinds "unhandled_kinds" None ["status"];
     Workers "workers" None ["worker list", "status"];
     DrainWorker "drain_worker" Whole ["worker drain", "worker resume"];

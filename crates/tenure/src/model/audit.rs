@@ -171,7 +171,7 @@ impl Audit<'_> {
             return Vec::new();
         }
         let rule: Rule = self.times.rule.clone().gap(Gap::Next);
-        let with = Times { rule: &rule, ..self.times };
+        let with = Times { rule: &rule, recent: None, ..self.times };
         let without: BTreeSet<i64> = self.due(&self.times, from, until).collect();
         self.due(&with, from, until).filter(|at| !without.contains(at)).collect()
     }
@@ -230,7 +230,7 @@ mod tests {
 
     fn audit(rule: &Rule) -> Audit<'_> {
         Audit {
-            times: Times { rule, starts_at: None, ends_at: None, missed: Missed::Latest },
+            times: Times { rule, recent: None, starts_at: None, ends_at: None, missed: Missed::Latest },
             ruled_at: 0,
             forgotten_at: None,
             paused_at: None,

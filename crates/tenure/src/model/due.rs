@@ -1,6 +1,7 @@
 //! What has to be done about a schedule whose time has come: which times are fired, which are left out, and when it is
 //! looked at next. Nothing here knows a clock: the database's instant is given.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Missed, Rule};
@@ -8,16 +9,40 @@ use super::{Missed, Rule};
 /// A time that is found so late counts as late, not as missed: a worker that died with the turn, or a database that was
 /// restarted, leaves out no run of any policy.
 pub(crate) const LATE: i64 = 10;
+/// A zone may leave out a whole day: by no more than that its rules move a time.
+const SHIFT_MAX: i64 = 86_400;
 /// Times of one schedule that one turn goes through, at most. What is left comes with the next turn, at once.
 const LOOK_MAX: usize = 2_000;
+/// Answers of a rule that are kept: the stored time and the next one are asked for, and some schedules are late.
+const RECENT_MAX: usize = 8;
 
 /// A schedule as far as its times are concerned. All instants in seconds since 1970.
 #[derive(Debug)]
 pub(crate) struct Times<'a> {
     pub(crate) rule: &'a Rule,
+    pub(crate) recent: Option<&'a Recent>,
     pub(crate) starts_at: Option<i64>,
     pub(crate) ends_at: Option<i64>,
     pub(crate) missed: Missed,
+}
+
+/// What was asked of a rule last: of many schedules of one rule that are due at the same instant the same is asked.
+#[derive(Debug, Default)]
+pub(crate) struct Recent(Mutex<Vec<(i64, Option<i64>)>>);
+
+impl Recent {
+    fn next_after(&self, rule: &Rule, after: i64) -> Option<i64> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, next)) = kept.iter().find(|(asked, _)| *asked == after) {
+            return *next;
+        }
+        let next = rule.next_after(after);
+        if kept.len() >= RECENT_MAX {
+            kept.remove(0);
+        }
+        kept.push((after, next));
+        next
+    }
 }
 
 /// Times that are left out.
@@ -45,7 +70,22 @@ impl Times<'_> {
     /// The first time after this instant, within start and end.
     pub(crate) fn next_after(&self, after: i64) -> Option<i64> {
         let after = self.starts_at.map_or(after, |start| after.max(start - 1));
-        self.rule.next_after(after).filter(|at| self.ends_at.is_none_or(|end| *at <= end))
+        let next = match self.recent {
+            Some(recent) => recent.next_after(self.rule, after),
+            None => self.rule.next_after(after),
+        };
+        next.filter(|at| self.ends_at.is_none_or(|end| *at <= end))
+    }
+
+    /// `next`, which was computed before, if it is still a time; otherwise the one that is in its place by the zone's rules of today, after
+    /// the `last` that something was decided for. Rules change with a few weeks' notice, and a program brings them along: one that was updated must
+    /// not fire by those of the day on which the time was stored.
+    pub(crate) fn still(&self, next: i64, last: Option<i64>) -> Option<i64> {
+        match self.next_after(next - 1) {
+            Some(at) if at == next => Some(next),
+            // What is further back was decided, also where nothing of it is noted as the last time.
+            _ => self.next_after(last.map_or(next - 1, |last| last.max(next - SHIFT_MAX))),
+        }
     }
 
     /// What to do at `now`, when `next` is the first time that nothing was done about.
@@ -110,11 +150,27 @@ mod tests {
     /// A minute's schedule that was to run first at 0, looked at `late` seconds later.
     fn plan(missed: Missed, every: &str, late: i64) -> Plan {
         let rule = Rule::new(every, "UTC").unwrap();
-        Times { rule: &rule, starts_at: None, ends_at: None, missed }.plan(0, late)
+        Times { rule: &rule, recent: None, starts_at: None, ends_at: None, missed }.plan(0, late)
     }
 
     fn all(max: u32, window: i64) -> Missed {
         Missed::All { max, window: Duration::from_secs(window as u64) }
+    }
+
+    #[test]
+    fn a_time_that_is_none_any_more_gives_way_to_the_one_in_its_place() {
+        let rule = Rule::new("30 2 * * *", "Europe/Berlin").unwrap();
+        let times = Times { rule: &rule, recent: None, starts_at: None, ends_at: None, missed: Missed::Latest };
+        // 02:30 in Berlin on 5 and 6 March 2027; the zone is an hour ahead of UTC.
+        let (last, next) = (1_804_210_200, 1_804_296_600);
+        assert_eq!(times.next_after(last), Some(next), "the numbers are those of the rule");
+        assert_eq!(times.still(next, Some(last)), Some(next));
+        // Stored when the zone was thought to be two hours ahead, or none: it comes by its own clock.
+        assert_eq!(times.still(next - HOUR, Some(last)), Some(next));
+        assert_eq!(times.still(next + HOUR, Some(last)), Some(next), "late, and not left out");
+        assert_eq!(times.still(next + HOUR, Some(next)), Some(next + 24 * HOUR), "it has run by now");
+        // What was decided long ago is not decided again.
+        assert_eq!(times.still(next + HOUR, Some(last - 30 * 24 * HOUR)), Some(next));
     }
 
     #[test]
@@ -156,7 +212,7 @@ mod tests {
     fn a_long_outage_is_gone_through_in_pieces_and_ends_like_a_short_one() {
         for (missed, fired) in [(Missed::Skip, 10), (Missed::Latest, 10), (all(100, 1_000_000), 110)] {
             let rule = Rule::new("@every 1s", "UTC").unwrap();
-            let times = Times { rule: &rule, starts_at: None, ends_at: None, missed };
+            let times = Times { rule: &rule, recent: None, starts_at: None, ends_at: None, missed };
             let (now, mut next, mut left_out, mut fire) = (100_000, 0, 0, Vec::new());
             let mut turns = 0;
             loop {
@@ -180,7 +236,8 @@ mod tests {
     #[test]
     fn nothing_runs_before_the_start_or_after_the_end() {
         let rule = Rule::new("* * * * *", "UTC").unwrap();
-        let times = Times { rule: &rule, starts_at: Some(600), ends_at: Some(720), missed: Missed::Latest };
+        let times =
+            Times { rule: &rule, recent: None, starts_at: Some(600), ends_at: Some(720), missed: Missed::Latest };
         assert_eq!(times.next_after(0), Some(600));
         assert_eq!(times.next_after(600), Some(660));
         assert_eq!(times.plan(720, 721), Plan { fire: vec![720], left_out: None, next: None, more: false });

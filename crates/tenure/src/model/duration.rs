@@ -40,6 +40,14 @@ pub fn read(text: &str) -> Result<Duration, Error> {
     Ok(total)
 }
 
+/// A duration as it is typed, in its largest whole unit: `500ms`, `90s`, `7d`.
+pub fn show(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let whole = units.into_iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +61,14 @@ mod tests {
         check("1h30m", 5_400_000);
         check("1d", 86_400_000);
         check("0", 0);
+    }
+
+    #[test]
+    fn durations_are_shown_as_they_are_typed() {
+        for text in ["500ms", "1500ms", "90s", "90m", "36h", "7d", "0ms"] {
+            assert_eq!(show(read(text).unwrap()), text);
+        }
+        assert_eq!(show(Duration::from_secs(86_400)), "1d");
     }
 
     #[test]

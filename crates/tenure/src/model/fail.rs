@@ -37,7 +37,12 @@ pub struct Fail {
     location: Option<&'static Location<'static>>,
     details: Map<String, Value>,
     spread: bool,
+    throttle: Option<Box<Throttle>>,
 }
+
+/// The limit that is slowed down; none: those that the job stands under. In a box of its own, as few failures have it.
+#[derive(Clone, Debug)]
+struct Throttle(Option<String>);
 
 /// What shall happen to a job whose attempt did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +179,22 @@ impl Fail {
         Fail::new(Verdict::Snooze(delay), reason.as_ref(), Location::caller()).cause(Cause::Snooze)
     }
 
+    /// A provider said that it is too much (429, Retry-After): run again after this time without using an attempt, and let nothing start under
+    /// the limit before, in the whole fleet. Its rate is halved, and grows by a tenth of what was set every 10 s. Of a limit that bounds keys
+    /// it is the job's key that is slowed down. See [`throttled_by`](Fail::throttled_by) for jobs that stand under one limit only.
+    #[track_caller]
+    pub fn throttled(limit: impl Into<String>, wait: Duration) -> Self {
+        Fail { throttle: Some(Box::new(Throttle(Some(limit.into())))), ..Fail::throttled_by(wait) }
+    }
+
+    /// As [`throttled`](Fail::throttled), of the limits that the job stands under and that have a rate; of all of them when none has one.
+    #[track_caller]
+    pub fn throttled_by(wait: Duration) -> Self {
+        let reason: Box<dyn StdError + Send + Sync> = "the provider said that it is too much".into();
+        let fail = Fail::new(Verdict::Snooze(wait), reason.as_ref(), Location::caller()).cause(Cause::Snooze);
+        Fail { throttle: Some(Box::new(Throttle(None))), ..fail }
+    }
+
     /// End the job as cancelled: what a handler returns after it noticed that it shall stop.
     #[track_caller]
     pub fn cancelled() -> Self {
@@ -230,6 +251,15 @@ impl Fail {
         self.spread
     }
 
+    /// Does it slow down a limit?
+    pub(crate) fn throttles(&self) -> bool {
+        self.throttle.is_some()
+    }
+
+    pub(crate) fn throttled_limit(&self) -> Option<&str> {
+        self.throttle.as_ref().and_then(|throttle| throttle.0.as_deref())
+    }
+
     /// Where we wrote it down ourselves the place says nothing.
     pub(crate) fn without_location(mut self) -> Self {
         self.location = None;
@@ -281,6 +311,7 @@ impl Fail {
             location: Some(location),
             details: Map::new(),
             spread: false,
+            throttle: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use super::limits::{
     ATTEMPTS_DEFAULT, ATTEMPTS_MAX, DELAY_MAX, PAYLOAD_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN,
     QUEUE_DEFAULT, TIMEOUT_MAX,
 };
+use super::under::{Limits, Under};
 use super::{RawJson, names};
 use crate::Error;
 
@@ -101,6 +102,26 @@ impl Enqueue {
         self.with(|options| options.timeout(timeout))
     }
 
+    /// See [`JobOptions::under`].
+    pub fn under(self, limit: impl Into<Under>) -> Self {
+        self.with(|options| options.under(limit))
+    }
+
+    /// See [`JobOptions::fair`].
+    pub fn fair(self, key: impl Into<String>, share: u16) -> Self {
+        self.with(|options| options.fair(key, share))
+    }
+
+    /// See [`JobOptions::order`].
+    pub fn order(self, key: impl Into<String>) -> Self {
+        self.with(|options| options.order(key))
+    }
+
+    /// See [`JobOptions::steps_aside`].
+    pub fn steps_aside(self) -> Self {
+        self.with(JobOptions::steps_aside)
+    }
+
     /// The kind.
     pub fn kind(&self) -> &str {
         &self.kind
@@ -139,6 +160,7 @@ pub struct JobOptions {
     pub(crate) start: Start,
     pub(crate) max_attempts: i16,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) limits: Limits,
 }
 
 /// When a job may first run.
@@ -157,6 +179,7 @@ impl Default for JobOptions {
             start: Start::Now,
             max_attempts: ATTEMPTS_DEFAULT,
             timeout: None,
+            limits: Limits::default(),
         }
     }
 }
@@ -203,11 +226,37 @@ impl JobOptions {
         self
     }
 
+    /// It stands under this limit too, eight at most: it runs when all of them let it. A name is enough for a limit without keys.
+    pub fn under(mut self, limit: impl Into<Under>) -> Self {
+        self.limits.under.push(limit.into());
+        self
+    }
+
+    /// The keys of a queue (1 to 128 bytes) take turns, in proportion to their shares (1 to 1,000), however many jobs each of them has.
+    pub fn fair(mut self, key: impl Into<String>, share: u16) -> Self {
+        self.limits.fair = Some((key.into(), share));
+        self
+    }
+
+    /// Jobs of a queue with this key (1 to 128 bytes) run one at a time, in the order in which they were enqueued. While one that failed waits for its retry those
+    /// behind it wait too, until it has completed, is dead or is cancelled ([`steps_aside`](Self::steps_aside)). Priorities do not count among them.
+    pub fn order(mut self, key: impl Into<String>) -> Self {
+        self.limits.order = Some(key.into());
+        self
+    }
+
+    /// Should it fail, those behind it in its [`order`](Self::order) go on while it waits for its retry. Without an order it is refused.
+    pub fn steps_aside(mut self) -> Self {
+        self.limits.steps_aside = true;
+        self
+    }
+
     /// Checks all values.
     ///
     /// # Errors
     /// `BadInput`, naming the first wrong value.
     pub fn check(&self) -> Result<(), Error> {
+        self.limits.check()?;
         names::check_queue(&self.queue)?;
         check_range("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX, "1 is the most urgent")?;
         check_range("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX, "1 means never again")?;
@@ -268,6 +317,11 @@ pub(crate) fn micros(instant: SystemTime) -> i64 {
 /// The whole second that an instant lies in.
 pub(crate) fn seconds_of(instant: SystemTime) -> i64 {
     micros(instant).div_euclid(1_000_000)
+}
+
+/// The first whole second that is not before an instant.
+pub(crate) fn second_from(instant: SystemTime) -> i64 {
+    -micros(instant).saturating_neg().div_euclid(1_000_000)
 }
 
 /// The instant at which a second begins.

@@ -34,6 +34,13 @@ pub const ATTEMPTS_DEFAULT: i16 = 5;
 /// Attempts, at most.
 pub const ATTEMPTS_MAX: i16 = 1_000;
 
+/// Limits that a job may stand under.
+pub const UNDER_MAX: usize = 8;
+/// Tokens that a job may take from a rate.
+pub const COST_MAX: u32 = 1_000_000;
+/// The share of a fair key, at most.
+pub const SHARE_MAX: u16 = 1_000;
+
 /// Time a handler may take when none is named. Zero means no limit.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
 /// A timeout, at most.

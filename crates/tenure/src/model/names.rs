@@ -43,6 +43,11 @@ pub fn check_owner(name: &str) -> Result<(), Error> {
     check("owner", name)
 }
 
+/// The same of any other name.
+pub(crate) fn check_what(what: &str, name: &str) -> Result<(), Error> {
+    check(what, name)
+}
+
 fn check(what: &str, name: &str) -> Result<(), Error> {
     let bytes = name.len();
     if bytes == 0 {

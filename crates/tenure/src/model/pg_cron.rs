@@ -66,6 +66,7 @@ pub(crate) struct TickEntry {
     pub(crate) database: String,
     pub(crate) role: String,
     pub(crate) active: bool,
+    pub(crate) role_exists: bool,
     pub(crate) may_tick: bool,
     pub(crate) status: Option<String>,
     pub(crate) message: Option<String>,
@@ -200,7 +201,17 @@ impl CronFacts {
             ));
             return checks;
         }
-        if !entry.active {
+        if !entry.role_exists {
+            let way_out = format!(
+                "remove it as a superuser (delete from cron.job where jobid = {}), and schedule it anew as a role that exists",
+                entry.id
+            );
+            checks.push(wrong(
+                "entry",
+                format!("{name} cannot run: there is no role {:?} any more", entry.role),
+                &way_out,
+            ));
+        } else if !entry.active {
             let way_out = format!("select cron.alter_job({}, active => true)", entry.id);
             checks.push(wrong("entry", format!("{name} is switched off"), &way_out));
         } else if !entry.may_tick {
@@ -220,14 +231,25 @@ impl CronFacts {
         checks
     }
 
+    /// An entry that can run, and has not yet. When it was made pg_cron does not say.
+    fn is_new(&self, entry: &TickEntry) -> bool {
+        let runs_here = entry.database == self.database && entry.active && entry.role_exists && entry.may_tick;
+        runs_here && entry.status.is_none()
+    }
+
     fn seen(&self) -> Check {
+        const PROCESS: &str =
+            "is pg_cron's process up (select 1 from pg_stat_activity where application_name like 'pg_cron%')?";
         match self.seen_s_ago {
             Some(s) if s <= SEEN_MAX_S => good("call", format!("tick() was called {} s ago", s.max(0))),
-            Some(s) => wrong(
+            None if self.entries.iter().any(|entry| self.is_new(entry)) => unknown(
                 "call",
-                format!("tick() was called last {s} s ago"),
-                "call it each minute; is pg_cron's process up (select 1 from pg_stat_activity where application_name like 'pg_cron%')?",
+                "tick() was not called yet by an entry that is there".to_owned(),
+                &format!("look again in a minute or two; if it stays so, {PROCESS}"),
             ),
+            Some(s) => {
+                wrong("call", format!("tick() was called last {s} s ago"), &format!("call it each minute; {PROCESS}"))
+            }
             None => wrong(
                 "call",
                 "tick() was never called".to_owned(),
@@ -260,6 +282,7 @@ mod tests {
             database: "shop".to_owned(),
             role: "ada".to_owned(),
             active: true,
+            role_exists: true,
             may_tick: true,
             status: Some("succeeded".to_owned()),
             message: None,
@@ -311,10 +334,21 @@ mod tests {
         check(|f| f.entries.clear(), "entry", Finding::Wrong, "select cron.schedule('tenure'");
         check(|f| f.entries[0].active = false, "entry", Finding::Wrong, "cron.alter_job(3");
         check(|f| f.entries[0].may_tick = false, "entry", Finding::Wrong, "grant tenure_admin to ada");
+        check(|f| f.entries[0].role_exists = false, "entry", Finding::Wrong, "delete from cron.job where jobid = 3");
         check(|f| f.entries[0].database = "x".into(), "entry", Finding::Unknown, "no use");
         check(|f| f.entries[0].status = Some("failed".into()), "last run", Finding::Wrong, "use_background_workers");
         check(|f| f.seen_s_ago = Some(500), "call", Finding::Wrong, "each minute");
         check(|f| f.seen_s_ago = None, "call", Finding::Wrong, "job_run_details");
+    }
+
+    #[test]
+    fn an_entry_that_was_just_made_was_not_called_yet_and_is_not_wrong_for_that() {
+        let mut new = CronFacts { seen_s_ago: None, ..well() };
+        new.entries[0].status = None;
+        assert_eq!(faults(&new), [("call", Finding::Unknown)]);
+        assert!(new.seen().found.contains("not called yet"), "{:?}", new.seen());
+        new.entries[0].active = false;
+        assert_eq!(faults(&new), [("entry", Finding::Wrong), ("call", Finding::Wrong)]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ const DEAD_ROWS: u64 = 10_000;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PlanCheck {
+    /// The schema that was looked at.
+    pub schema: String,
     /// One for each call, in the order in which they were made.
     pub calls: Vec<CallPlan>,
     /// The tables of the schema, by name.
@@ -88,7 +90,7 @@ impl fmt::Display for PlanFinding {
 impl PlanCheck {
     /// Everything that is not as it should be; empty: nothing is.
     pub fn findings(&self) -> Vec<PlanFinding> {
-        let of_tables = self.tables.iter().flat_map(TableFacts::findings);
+        let of_tables = self.tables.iter().flat_map(|table| table.findings(&self.schema));
         of_tables.chain(self.calls.iter().flat_map(|call| self.findings_of(call))).collect()
     }
 
@@ -121,9 +123,12 @@ impl PlanCheck {
             Some(facts) if !facts.missing.is_empty() || !facts.invalid.is_empty() => {
                 "the index that it lacks is named above".to_owned()
             }
-            Some(TableFacts { rows: None, .. }) => format!("it was never analysed: analyze {table}"),
+            Some(TableFacts { rows: None, .. }) => {
+                format!("it was never analysed: analyze {}.{table}", self.schema)
+            }
             Some(_) | None => format!(
-                "analyze {table}; if that does not help, report it with the plan: load 'auto_explain', auto_explain.log_nested_statements = on"
+                "analyze {}.{table}; if that does not help, report it with the plan: load 'auto_explain', auto_explain.log_nested_statements = on",
+                self.schema
             ),
         }
     }
@@ -134,15 +139,15 @@ impl PlanCheck {
         tables.sort_by_key(|facts| std::cmp::Reverse(facts.dead));
         if let Some(dead) = tables.first().filter(|facts| facts.dead >= DEAD_ROWS) {
             return format!(
-                "{} has {} dead rows: vacuum {0}; `tenure status` names who keeps vacuum from removing them",
-                dead.table, dead.dead
+                "{} has {} dead rows: vacuum {}.{0}; `tenure status` names who keeps vacuum from removing them",
+                dead.table, dead.dead, self.schema
             );
         }
         tables.sort_by_key(|facts| std::cmp::Reverse(facts.index_pages));
         match tables.first() {
             Some(facts) => format!(
-                "vacuum (analyze) {}, then check again; if it stays: reindex table concurrently {0} ({} pages of indexes)",
-                facts.table, facts.index_pages
+                "vacuum (analyze) {0}.{1}, then check again; if it stays: reindex table concurrently {0}.{1} ({2} pages of indexes)",
+                self.schema, facts.table, facts.index_pages
             ),
             None => "analyze all tables of the schema, then check again".to_owned(),
         }
@@ -150,17 +155,17 @@ impl PlanCheck {
 }
 
 impl TableFacts {
-    fn findings(&self) -> Vec<PlanFinding> {
+    fn findings(&self, schema: &str) -> Vec<PlanFinding> {
         let place = || self.table.clone();
         let missing = self.missing.iter().map(|index| PlanFinding {
             place: place(),
             what: format!("the index {index} is missing"),
-            way_out: format!("make it again (create index concurrently): `tenure migrate --print | grep -E '{index}|create table tenure.{}'` shows what it was", self.table),
+            way_out: format!("make it again (create index concurrently): `tenure migrate --print | grep -E '{index}|create table {schema}.{}'` shows what it was", self.table),
         });
         let invalid = self.invalid.iter().map(|index| PlanFinding {
             place: place(),
             what: format!("the index {index} is invalid: no plan uses it"),
-            way_out: format!("reindex index concurrently {index}"),
+            way_out: format!("reindex index concurrently {schema}.{index}"),
         });
         missing.chain(invalid).collect()
     }
@@ -180,7 +185,8 @@ mod tests {
     }
 
     fn found(call: CallPlan, tables: &[TableFacts]) -> Vec<(String, String)> {
-        let check = PlanCheck { calls: vec![call], tables: tables.to_vec(), left_out: Vec::new() };
+        let check =
+            PlanCheck { schema: "acme".to_owned(), calls: vec![call], tables: tables.to_vec(), left_out: Vec::new() };
         check.findings().into_iter().map(|found| (found.to_string(), found.way_out)).collect()
     }
 
@@ -189,14 +195,14 @@ mod tests {
         assert_eq!(found(call(50, &[]), &[table("later")]), []);
         let dear = found(call(51, &[]), &[table("later"), TableFacts { index_pages: 900, ..table("ready") }]);
         assert_eq!(dear[0].0, "promote: touches 51 buffers, and 50 at most are usual");
-        assert!(dear[0].1.contains("reindex table concurrently ready (900 pages"), "{dear:?}");
+        assert!(dear[0].1.contains("reindex table concurrently acme.ready (900 pages"), "{dear:?}");
     }
 
     #[test]
     fn dead_rows_are_named_before_an_index_is_made_anew() {
         let dead = TableFacts { dead: 40_000, ..table("later") };
         let dear = found(call(9_000, &[]), &[dead, TableFacts { index_pages: 900, ..table("ready") }]);
-        assert!(dear[0].1.starts_with("later has 40000 dead rows: vacuum later; `tenure status`"), "{dear:?}");
+        assert!(dear[0].1.starts_with("later has 40000 dead rows: vacuum acme.later; `tenure status`"), "{dear:?}");
     }
 
     #[test]
@@ -208,11 +214,11 @@ mod tests {
             assert_eq!(found.len(), words.len(), "{found:?}");
             found.iter().zip(words).for_each(|(found, word)| assert!(found.1.contains(word), "{found:?}"));
         };
-        check(table("later"), &["analyze later; if that does not help"]);
-        check(TableFacts { rows: None, ..table("later") }, &["it was never analysed: analyze later"]);
+        check(table("later"), &["analyze acme.later; if that does not help"]);
+        check(TableFacts { rows: None, ..table("later") }, &["it was never analysed: analyze acme.later"]);
         let missing = TableFacts { missing: vec!["later_due".to_owned()], ..table("later") };
         check(missing, &["tenure migrate --print | grep -E 'later_due|", "named above"]);
         let invalid = TableFacts { invalid: vec!["later_due".to_owned()], ..table("later") };
-        check(invalid, &["reindex index concurrently later_due", "named above"]);
+        check(invalid, &["reindex index concurrently acme.later_due", "named above"]);
     }
 }

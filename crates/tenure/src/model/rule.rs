@@ -179,6 +179,11 @@ impl Rule {
         matches!(&self.when, When::Cron(cron) if cron.has_hours())
     }
 
+    /// Is it counted from the anchor?
+    pub(crate) fn is_interval(&self) -> bool {
+        matches!(&self.when, When::Every(_))
+    }
+
     /// The first time after this instant; none: there is no further one.
     pub fn next(&self, after: SystemTime) -> Option<SystemTime> {
         let next = self.next_after(micros(after).div_euclid(1_000_000))?;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::limits::{
     SCHEDULE_JITTER_MAX, SCHEDULE_MISSED_DEFAULT, SCHEDULE_MISSED_MAX, SCHEDULE_WINDOW_DEFAULT, SCHEDULE_WINDOW_MAX,
 };
-use super::{Enqueue, Gap, Rule, Start, Twice, names};
+use super::{Enqueue, Gap, Rule, Start, Twice, duration, names};
 use crate::Error;
 
 /// What becomes of times at which nothing could be enqueued: no worker lived, or the database was down. A time that is
@@ -185,7 +185,7 @@ impl Schedule {
             Missed::Skip => "missed times: none runs".to_owned(),
             Missed::Latest => "missed times: the latest runs".to_owned(),
             Missed::All { max, window } => {
-                format!("missed times: the latest {max} run that are no older than {} s", window.as_secs())
+                format!("missed times: the latest {max} run that are no older than {}", duration::show(window))
             }
         };
         let overlap = match self.overlap {
@@ -197,9 +197,32 @@ impl Schedule {
         vec![clock, missed, overlap.to_owned()]
     }
 
+    /// The same under another name.
+    pub fn named(mut self, name: impl Into<String>) -> Schedule {
+        self.name = name.into();
+        self
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The same by another rule.
+    pub fn with_rule(mut self, rule: Rule) -> Schedule {
+        self.rule = rule;
+        self
+    }
+
+    /// The same with another job.
+    pub fn with_job(mut self, job: Enqueue) -> Schedule {
+        self.job = job;
+        self
+    }
+
+    /// What becomes of its missed times.
+    pub fn missed_runs(&self) -> Missed {
+        self.missed
     }
 
     /// Its rule.
@@ -235,7 +258,7 @@ impl Schedule {
             && !((1..=SCHEDULE_MISSED_MAX).contains(&max) && window <= SCHEDULE_WINDOW_MAX && !window.is_zero())
         {
             return Err(Error::bad_input(
-                format!("{max} missed runs within {} s is out of range", window.as_secs()),
+                format!("{max} missed runs within {} is out of range", duration::show(window)),
                 format!("at most {SCHEDULE_MISSED_MAX} runs within 366 days, and at least one"),
             ));
         }

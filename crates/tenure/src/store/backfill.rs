@@ -43,13 +43,5 @@ pub(crate) const NOTED_RUNS: Statement = Statement {
     params: &[Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::INT8],
 };
 
-/// How many, at most.
-pub(crate) const TROUBLED_SCHEDULES: Statement = Statement {
-    name: "look for schedules that do not fire",
-    sql: "select t.name, t.state, t.since, t.error from tenure.troubled_schedules($1) t",
-    params: &[Type::INT4],
-};
-
 #[cfg(test)]
-pub(super) static STATEMENTS: &[&Statement] =
-    &[&ADD_BACKFILL, &CANCEL_BACKFILL, &RAN_OF, &BACKFILLS, &NOTED_RUNS, &TROUBLED_SCHEDULES];
+pub(super) static STATEMENTS: &[&Statement] = &[&ADD_BACKFILL, &CANCEL_BACKFILL, &RAN_OF, &BACKFILLS, &NOTED_RUNS];

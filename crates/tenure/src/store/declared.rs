@@ -88,6 +88,7 @@ pub(crate) struct CronEntry {
     pub(crate) database: String,
     pub(crate) role: String,
     pub(crate) active: bool,
+    pub(crate) role_exists: bool,
     pub(crate) may_tick: bool,
     pub(crate) status: Option<String>,
     pub(crate) message: Option<String>,

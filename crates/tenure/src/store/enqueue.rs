@@ -19,10 +19,46 @@ pub(crate) const ENQUEUE_MANY: Statement = Statement {
     params: &[Type::TEXT, Type::TEXT_ARRAY, Type::TEXT, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8],
 };
 
+/// As [`ENQUEUE`], and what the job stands under.
+pub(crate) const ENQUEUE_LIMITED: Statement = Statement {
+    name: "enqueue the job under its limits",
+    sql: "select tenure.enqueue_limited($1::text, $2::text::json, $9::text::json, $3::text, $4::bigint::integer, \
+          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::integer, $8::bigint)",
+    params: &[
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::TEXT,
+    ],
+};
+
+/// As [`ENQUEUE_MANY`], and what the jobs stand under.
+pub(crate) const ENQUEUE_MANY_LIMITED: Statement = Statement {
+    name: "enqueue the jobs under their limits",
+    sql: "select id from tenure.enqueue_many_limited($1::text, $2::text[]::json[], $9::text::json, $3::text, $4::bigint::integer, \
+          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::integer, $8::bigint) as id",
+    params: &[
+        Type::TEXT,
+        Type::TEXT_ARRAY,
+        Type::TEXT,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::TEXT,
+    ],
+};
+
 /// COPY in its text form; `run_at` is the text of a timestamptz.
 pub(crate) const COPY_INBOX: Statement = Statement {
     name: "copy the jobs",
-    sql: "copy tenure.inbox (kind, payload, queue, priority, run_at, max_attempts, timeout_ms) from stdin",
+    sql: "copy tenure.inbox (kind, payload, queue, priority, run_at, max_attempts, timeout_ms, limits) from stdin",
     params: &[],
 };
 
@@ -50,5 +86,14 @@ pub(crate) const COMPLETE: Statement = Statement {
 };
 
 #[cfg(test)]
-pub(super) static STATEMENTS: &[&Statement] =
-    &[&ENQUEUE, &ENQUEUE_MANY, &COPY_INBOX, &ENQUEUE_INBOX, &TRANSACTION, &BEFORE_COPY, &COMPLETE];
+pub(super) static STATEMENTS: &[&Statement] = &[
+    &ENQUEUE,
+    &ENQUEUE_MANY,
+    &ENQUEUE_LIMITED,
+    &ENQUEUE_MANY_LIMITED,
+    &COPY_INBOX,
+    &ENQUEUE_INBOX,
+    &TRANSACTION,
+    &BEFORE_COPY,
+    &COMPLETE,
+];

@@ -67,6 +67,8 @@ pub(crate) struct FailureRow {
     pub(crate) lease: i64,
     pub(crate) job: i64,
     pub(crate) verdict: &'static str,
+    /// Of "throttled"; none: those that the job stands under.
+    pub(crate) limit: Option<String>,
     #[serde(flatten)]
     pub(crate) next: NextRun,
     pub(crate) cause: &'static str,

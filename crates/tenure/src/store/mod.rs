@@ -31,7 +31,7 @@ pub(crate) use declared::{CronEntry, CronState, TimesAhead};
 pub(crate) use failure::{Loss, LossKind, StoreError};
 pub(crate) use finish::{FailStatus, FailureRow, NextRun};
 pub(crate) use lost_answers::ASK_AFTER;
-pub(crate) use schedule::{Decision, DueSchedule, FIRE_BATCH};
+pub(crate) use schedule::{Decision, DueSchedule};
 pub(crate) use session::{Session, SessionOptions};
 pub(crate) use statement::{Statement, Texts};
 pub(crate) use wire::{JsonText, Strip};

@@ -71,6 +71,54 @@ pub(crate) const SETTINGS: Statement = Statement {
 pub(crate) const SET_SETTING: Statement =
     Statement { name: "set the number", sql: "select tenure.set_setting($1, $2)", params: &[Type::TEXT, Type::INT8] };
 
+/// Name, concurrency, rate, period and burst, and the same four of each key.
+pub(crate) const SET_LIMIT: Statement = Statement {
+    name: "set the limit",
+    sql: "select tenure.set_limit($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    params: &[
+        Type::TEXT,
+        Type::INT4,
+        Type::INT4,
+        Type::INT8,
+        Type::INT4,
+        Type::INT4,
+        Type::INT4,
+        Type::INT8,
+        Type::INT4,
+    ],
+};
+
+pub(crate) const REMOVE_LIMIT: Statement =
+    Statement { name: "remove the limit", sql: "select tenure.remove_limit($1)", params: &[Type::TEXT] };
+
+/// Of one name, or of all (null), with so many keys.
+pub(crate) const LIMITS: Statement = Statement {
+    name: "list the limits",
+    sql: "select l.name, l.key, l.concurrency::bigint, l.running, l.rate::bigint, l.period_ms, l.burst::bigint, l.tokens, l.pace, l.blocked_until, l.set_at \
+          from tenure.limits($1, $2) l order by l.name, l.key nulls first",
+    params: &[Type::TEXT, Type::INT4],
+};
+
+/// Queue, jobs, jobs of each key, policy, and the time of "wait".
+pub(crate) const SET_QUEUE_BOUND: Statement = Statement {
+    name: "bound the queue",
+    sql: "select tenure.set_queue_bound($1, $2, $3, $4, $5)",
+    params: &[Type::TEXT, Type::INT4, Type::INT4, Type::TEXT, Type::INT4],
+};
+
+pub(crate) const REMOVE_QUEUE_BOUND: Statement = Statement {
+    name: "lift the bound of the queue",
+    sql: "select tenure.remove_queue_bound($1)",
+    params: &[Type::TEXT],
+};
+
+pub(crate) const QUEUE_BOUNDS: Statement = Statement {
+    name: "list the bounds of queues",
+    sql: "select b.queue, b.jobs::bigint, b.key_jobs::bigint, b.policy, b.wait_ms::bigint, b.counted, b.refused, b.dropped, b.set_at \
+          from tenure.queue_bounds() b order by b.queue",
+    params: &[],
+};
+
 #[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] = &[
     &CANCEL_MANY,
@@ -85,4 +133,10 @@ pub(super) static STATEMENTS: &[&Statement] = &[
     &LINE_OF,
     &SETTINGS,
     &SET_SETTING,
+    &SET_LIMIT,
+    &SET_QUEUE_BOUND,
+    &REMOVE_QUEUE_BOUND,
+    &QUEUE_BOUNDS,
+    &REMOVE_LIMIT,
+    &LIMITS,
 ];

@@ -45,7 +45,8 @@ pub(crate) enum Scope {
     Own,
     /// The same, and what the worker holds is other than before.
     Claims,
-    /// Those of others as well: it is undone at once. Only while nobody else does the duties of this lock.
+    /// Those of others as well: it is undone at once. Only while nobody else does the duties of this lock; whoever fires takes none, so that
+    /// `due_schedules` is made beside workers.
     Everyone(i32),
 }
 
@@ -166,6 +167,45 @@ pub(crate) static CALLS: &[Call] = &[
         &["stat_worker", "stat_delta"],
         "tenure.record_stats($1, (extract(epoch from clock_timestamp()) * 1000000)::bigint, clock_timestamp(), json_build_array(json_build_object('queue', $7, 'kind', 'tenure doctor', 'started', 1, 'run_buckets', array[9], 'run_counts', array[1])))"
     ),
+    call!(
+        "add_schedule",
+        60,
+        Own,
+        &["schedule"],
+        "tenure.add_schedule('tenure doctor', '@every 1s', 'UTC', 'tenure doctor', '{}'::json, $7)"
+    ),
+    call!(
+        "run_schedule",
+        100,
+        Own,
+        &["schedule", "schedule_run", "job", "ready"],
+        "tenure.run_schedule('tenure doctor')"
+    ),
+    call!(
+        "fire 1",
+        300,
+        Own,
+        &["schedule", "schedule_run", "job", "ready"],
+        "tenure.fire(json_build_array(json_build_object('id', s.id, 'version', s.version, 'look_us', tenure.to_us(s.look_at), 'was_us', tenure.to_us(s.next_at), 'fire_us', array[tenure.to_us(s.look_at)], 'next_us', tenure.to_us(s.look_at + interval '1 minute'), 'more', false))) from tenure.schedule_named('tenure doctor') s"
+    ),
+    call!(
+        "pause_schedule",
+        60,
+        Own,
+        &["schedule", "schedule_gap", "schedule_run"],
+        "tenure.pause_schedule('tenure doctor')"
+    ),
+    call!("resume_schedule", 60, Own, &["schedule", "schedule_gap"], "tenure.resume_schedule('tenure doctor')"),
+    call!(
+        "add_backfill",
+        60,
+        Own,
+        &["schedule", "schedule_backfill"],
+        "tenure.add_backfill('tenure doctor', array[timestamptz '2026-01-01Z'])"
+    ),
+    call!("remove_schedule", 150, Own, &["schedule", "schedule_backfill"], "tenure.remove_schedule('tenure doctor')"),
+    call!("troubled_schedules", 60, Own, &["schedule"], "* from tenure.troubled_schedules(10)"),
+    call!("due_schedules", 100, TURN, &["schedule", "schedule_backfill"], "tenure.due_schedules(true, 10)"),
     call!("promote", 40, TURN, &["later", "ready"], "tenure.promote()"),
     call!("rescue", 200, TURN, &["worker", "lease", "ready"], "tenure.rescue()"),
     call!("tick", 300, TURN, &["duty", "later", "worker", "lease", "cancel_request"], "tenure.tick($1)"),
@@ -231,9 +271,10 @@ pub(crate) const JOBS: Statement = Statement {
 /// Of every table that this transaction touched: scans, rows read by them, rows written. The numbers of the session so far: differences count.
 pub(crate) const COUNTS: Statement = Statement {
     name: "look what was touched",
-    sql: "select coalesce(p.relname, t.relname)::text as name, sum(t.seq_tup_read)::bigint, sum(t.n_tup_ins + t.n_tup_upd + t.n_tup_del)::bigint \
-          from pg_stat_xact_all_tables t left join pg_inherits i on i.inhrelid = t.relid left join pg_class p on p.oid = i.inhparent \
-          where t.schemaname = $1 and t.seq_scan + t.n_tup_ins + t.n_tup_upd + t.n_tup_del > 0 group by 1",
+    sql: "select coalesce(array_agg(c.name), '{}'), coalesce(array_agg(c.read), '{}'), coalesce(array_agg(c.written), '{}') from ( \
+            select coalesce(p.relname, t.relname)::text as name, sum(t.seq_tup_read)::bigint as read, sum(t.n_tup_ins + t.n_tup_upd + t.n_tup_del)::bigint as written \
+            from pg_stat_xact_all_tables t left join pg_inherits i on i.inhrelid = t.relid left join pg_class p on p.oid = i.inhparent \
+            where t.schemaname = $1 and t.seq_tup_read + t.n_tup_ins + t.n_tup_upd + t.n_tup_del > 0 group by 1) c",
     params: &[Type::TEXT],
 };
 
@@ -289,14 +330,36 @@ pub(crate) const INDEXES: &[(&str, &[&str])] = &[
     ("kind_pause", &["kind_pause_key"]),
     ("later", &["later_due", "later_pkey"]),
     ("lease", &["lease_pkey", "lease_worker"]),
+    ("lease_slot", &["lease_slot_pkey"]),
+    ("limit_bucket", &["limit_bucket_name", "limit_bucket_pkey"]),
+    ("limit_rule", &["limit_rule_pkey"]),
+    (
+        "limited",
+        &[
+            "limited_fresh",
+            "limited_line",
+            "limited_ordered",
+            "limited_pkey",
+            "limited_returned",
+            "limited_suspect",
+            "limited_unlined",
+        ],
+    ),
+    ("limited_queue", &["limited_queue_pkey"]),
+    ("line", &["line_fair", "line_idle", "line_order", "line_pkey", "line_turn"]),
+    ("line_clock", &["line_clock_pkey"]),
     ("migration", &["migration_pkey"]),
+    ("nudge", &["nudge_due", "nudge_gate", "nudge_pkey"]),
     ("outcome", &["outcome_pkey"]),
     ("partition", &["partition_pkey"]),
     ("progress", &["progress_pkey"]),
     ("queue", &["queue_pkey"]),
+    ("queue_bound", &["queue_bound_pkey"]),
+    ("queue_member", &["queue_member_block", "queue_member_pkey"]),
+    ("queue_room", &["queue_room_pkey"]),
     ("ready", &["ready_pkey", "ready_returned"]),
     ("replacement", &["replacement_pkey"]),
-    ("schedule", &["schedule_failing", "schedule_look", "schedule_name", "schedule_pkey"]),
+    ("schedule", &["schedule_alone", "schedule_failing", "schedule_look", "schedule_name", "schedule_pkey"]),
     ("schedule_ahead", &["schedule_ahead_pkey"]),
     ("schedule_backfill", &["schedule_backfill_look", "schedule_backfill_pkey", "schedule_backfill_schedule"]),
     ("schedule_gap", &["schedule_gap_pkey"]),

@@ -8,11 +8,12 @@ use tokio_postgres::types::Type;
 use super::statement::Statement;
 use super::wire::JsonText;
 use super::{Session, StoreError};
-use crate::model::Times;
-use crate::{Error, Gap, Missed, Rule, Twice};
+use crate::model::{Decided, Recent, StoredTimes, Times};
+use crate::{Error, Rule};
 
-/// Schedules that one turn of firing decides about, at most: a fraction of a second, for heartbeats share the connection.
-pub(crate) const FIRE_BATCH: usize = 1_000;
+/// Schedules that one turn of firing decides about, at most, and up to 150 that failed or may fail: a fraction of a second, for heartbeats share the
+/// connection.
+const FIRE_BATCH: usize = 1_000;
 
 macro_rules! definition_params {
     ($($first:expr),*) => {
@@ -51,15 +52,41 @@ pub(crate) const REMOVE_SCHEDULE: Statement =
 pub(crate) const RUN_SCHEDULE: Statement =
     Statement { name: "run the schedule", sql: "select tenure.run_schedule($1)", params: &[Type::TEXT] };
 
+/// The columns of the view `schedules` that are read, in their order.
+macro_rules! schedule_columns {
+    () => {
+        "s.name, s.version, s.rule, s.zone, s.anchor_at, s.starts_at, s.ends_at, s.gap, s.twice, s.missed, s.missed_max, \
+         s.missed_window_ms, s.overlap, s.jitter_ms, s.kind, s.payload, s.queue, s.priority, s.max_attempts, s.timeout_ms, s.created_at, \
+         s.changed_at, s.paused_at, s.paused_by, s.pause_reason, s.state, s.next_at, s.last_at, s.last_job_id, s.queued_at, s.runs, \
+         s.left_out, s.error, s.error_at, s.ruled_at, s.forgotten_at, s.declared_by, s.ended"
+    };
+}
+/// How many these are.
+pub(crate) const SCHEDULE_COLUMNS: usize = 38;
+
 /// One of that name (null: all), after this name (null: from the first), how many.
 pub(crate) const SCHEDULES: Statement = Statement {
     name: "list schedules",
-    sql: "select s.name, s.version, s.rule, s.zone, s.anchor_at, s.starts_at, s.ends_at, s.gap, s.twice, s.missed, s.missed_max, \
-          s.missed_window_ms, s.overlap, s.jitter_ms, s.kind, s.payload, s.queue, s.priority, s.max_attempts, s.timeout_ms, s.created_at, \
-          s.changed_at, s.paused_at, s.paused_by, s.pause_reason, s.state, s.next_at, s.last_at, s.last_job_id, s.queued_at, s.runs, \
-          s.left_out, s.error, s.error_at, s.ruled_at, s.forgotten_at, s.declared_by \
-          from tenure.schedules s where ($1 is null or s.name = $1) and ($2 is null or s.name > $2) order by s.name limit $3",
+    sql: concat!(
+        "select ",
+        schedule_columns!(),
+        " from tenure.schedules s where ($1 is null or s.name = $1) and ($2 is null or s.name > $2) order by s.name limit $3"
+    ),
     params: &[Type::TEXT, Type::TEXT, Type::INT8],
+};
+
+/// How many of each state, at most, and which of those whose next time SQL does not know come before the page. Behind the columns of a schedule,
+/// which are null but for these: what is wrong, and what time it is.
+pub(crate) const TROUBLED_SCHEDULES: Statement = Statement {
+    name: "look for schedules that do not fire",
+    sql: concat!(
+        "select ",
+        schedule_columns!(),
+        ", t.id, t.name, t.state, t.since, t.error, clock_timestamp() \
+         from tenure.troubled_schedules($1, $2, $3) with ordinality as t(id, name, state, since, error, n) \
+         left join tenure.schedules s on t.state = 'unplanned' and s.name = t.name order by t.n"
+    ),
+    params: &[Type::INT4, Type::TIMESTAMPTZ, Type::INT8],
 };
 
 /// The schedule's name, before this instant (null: up to now), how many; newest first.
@@ -88,6 +115,7 @@ pub(super) static STATEMENTS: &[&Statement] = &[
     &RUN_SCHEDULE,
     &SCHEDULES,
     &SCHEDULE_RUNS,
+    &TROUBLED_SCHEDULES,
     &DUE_SCHEDULES,
     &FIRE,
 ];
@@ -97,8 +125,17 @@ pub(super) static STATEMENTS: &[&Statement] = &[
 pub(crate) struct DueSchedules {
     pub(crate) now_us: i64,
     pub(crate) schedules: Vec<DueSchedule>,
-    /// When to come again, when there is none.
+    /// Backfills that were moved on.
+    #[serde(default)]
+    pub(crate) moved: u64,
+    /// There are more, of either.
+    #[serde(default)]
+    pub(crate) more: bool,
+    /// When to come again, when there is none; 0: at once, for something is overdue.
     pub(crate) next_ms: Option<i64>,
+    /// The same for what is not overdue.
+    #[serde(default)]
+    pub(crate) then_ms: Option<i64>,
 }
 
 /// A schedule that wants a decision.
@@ -120,40 +157,42 @@ pub(crate) struct DueSchedule {
     pub(crate) next_us: Option<i64>,
     /// When nobody has computed a time yet: from when on.
     pub(crate) from_us: Option<i64>,
+    /// The last time that something was decided for, or since when it runs by this rule.
+    pub(crate) last_us: Option<i64>,
+    /// When it wanted to be looked at: by that its row is found.
+    pub(crate) look_us: Option<i64>,
 }
 
 impl DueSchedule {
     /// When it runs.
     pub(crate) fn rule(&self) -> Result<Rule, Error> {
-        Ok(Rule::new(&self.rule, &self.zone)?
-            .gap(Gap::from_name(&self.gap).ok_or_else(|| unknown(&self.gap))?)
-            .twice(Twice::from_name(&self.twice).ok_or_else(|| unknown(&self.twice))?)
-            .anchor_second(self.anchor_us.div_euclid(1_000_000)))
+        self.stored().rule()
     }
 
     /// The same with what bounds it, and what becomes of times that were missed.
-    pub(crate) fn times<'a>(&self, rule: &'a Rule) -> Result<Times<'a>, Error> {
-        Ok(Times {
-            rule,
-            // A start within a second is reached with the next one, an end within a second with the one before.
-            starts_at: self.starts_us.map(|us| -(-us).div_euclid(1_000_000)),
-            ends_at: self.ends_us.map(|us| us.div_euclid(1_000_000)),
-            missed: Missed::of(&self.missed, self.missed_max, Duration::from_millis(self.missed_window_ms))?,
-        })
+    pub(crate) fn times<'a>(&self, rule: &'a Rule, recent: Option<&'a Recent>) -> Result<Times<'a>, Error> {
+        Ok(Times { recent, ..self.stored().times(rule)? })
     }
 
     /// The first time that nothing was done about; none: it has no further one.
     pub(crate) fn first(&self, times: &Times<'_>) -> Option<i64> {
-        match self.next_us {
-            Some(us) => Some(us.div_euclid(1_000_000)),
-            None => times.next_after(self.from_us?.div_euclid(1_000_000)),
+        times.first(Decided { next_us: self.next_us, from_us: self.from_us, last_us: self.last_us })
+    }
+
+    fn stored(&self) -> StoredTimes<'_> {
+        StoredTimes {
+            rule: &self.rule,
+            zone: &self.zone,
+            gap: &self.gap,
+            twice: &self.twice,
+            anchor_us: self.anchor_us,
+            starts_us: self.starts_us,
+            ends_us: self.ends_us,
+            missed: &self.missed,
+            missed_max: self.missed_max,
+            missed_window: Duration::from_millis(self.missed_window_ms),
         }
     }
-}
-
-/// A later version may know more policies.
-fn unknown(policy: &str) -> Error {
-    Error::bad_input(format!("this program does not know the policy {policy:?}"), "update it to the schema's version")
 }
 
 /// What was decided about one, for [`Session::fire`].
@@ -161,6 +200,8 @@ fn unknown(policy: &str) -> Error {
 pub(crate) struct Decision {
     pub(crate) id: i64,
     pub(crate) version: i64,
+    /// As it was read: where its row is found.
+    pub(crate) look_us: Option<i64>,
     /// The next time as it was read: the decision holds for no other.
     pub(crate) was_us: Option<i64>,
     pub(crate) fire_us: Vec<i64>,
@@ -170,6 +211,8 @@ pub(crate) struct Decision {
     /// The next time has come already.
     pub(crate) more: bool,
     pub(crate) error: Option<String>,
+    /// Only this program cannot read the rule: others have a few seconds to do so before that is an error.
+    pub(crate) unread: bool,
 }
 
 /// The answer to [`Session::fire`].
@@ -179,8 +222,12 @@ pub(crate) struct Fired {
     pub(crate) jobs: u64,
     /// Schedules that could not fire.
     pub(crate) failed: u64,
-    /// When to come again, if that is soon.
+    /// Schedules about which something was done, if only that they failed.
+    pub(crate) done: u64,
+    /// When to come again, if that is soon; 0: at once, for something is overdue.
     pub(crate) next_ms: Option<i64>,
+    /// The same for what is not overdue.
+    pub(crate) then_ms: Option<i64>,
 }
 
 impl Session {

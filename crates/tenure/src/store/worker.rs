@@ -61,7 +61,7 @@ static WAKE: Statement =
 static CLAIM: Statement = Statement {
     name: "claim",
     sql: "select lease_id, job_id, slot, queue, kind, attempt, max_attempts, timeout_ms, created_at, due_at, idempotency_key, payload \
-          from tenure.claim($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9)",
+          from tenure.claim($1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9, $10)",
     params: &[
         Type::INT8,
         Type::TEXT,
@@ -72,6 +72,7 @@ static CLAIM: Statement = Statement {
         Type::INT4_ARRAY,
         Type::INT8_ARRAY,
         Type::BOOL,
+        Type::INT4,
     ],
 };
 static PROGRESS: Statement = Statement {
@@ -80,9 +81,26 @@ static PROGRESS: Statement = Statement {
     params: &[Type::INT8, Type::INT8, Type::JSON],
 };
 
+static THROTTLE_JOB: Statement = Statement {
+    name: "throttle the limit",
+    sql: "select tenure.throttle_job($1, $2, $3) > 0",
+    params: &[Type::INT8, Type::TEXT, Type::INT8],
+};
+
 #[cfg(test)]
-pub(super) static STATEMENTS: &[&Statement] =
-    &[&REGISTER, &ATTACH, &HEARTBEAT, &NOTE_OVERRUNS, &REFUSE_KINDS, &LEAVE, &SLEEP, &WAKE, &CLAIM, &PROGRESS];
+pub(super) static STATEMENTS: &[&Statement] = &[
+    &REGISTER,
+    &ATTACH,
+    &HEARTBEAT,
+    &NOTE_OVERRUNS,
+    &REFUSE_KINDS,
+    &LEAVE,
+    &SLEEP,
+    &WAKE,
+    &CLAIM,
+    &PROGRESS,
+    &THROTTLE_JOB,
+];
 
 /// One registration of a worker: the number and the secret that every later verb shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +140,8 @@ pub(crate) struct ClaimRequest<'a> {
     pub(crate) lanes: &'a [i32],
     pub(crate) after: &'a [i64],
     pub(crate) low: bool,
+    /// Of all queues together.
+    pub(crate) most: usize,
 }
 
 /// A job as it comes out of a claim.
@@ -155,8 +175,14 @@ pub(crate) struct Trailer {
     pub(crate) xid: Option<String>,
     /// The oldest transaction that was open when the claim began.
     pub(crate) xmin: Option<String>,
+    /// The first transaction that had not begun then.
+    #[serde(default)]
+    pub(crate) xmax: Option<String>,
     /// Time to the next job that becomes due; 0: overdue.
     pub(crate) next_due_ms: Option<i64>,
+    /// Time until something under limits may be had.
+    #[serde(default)]
+    pub(crate) look_ms: Option<i64>,
     /// Maintenance is due: somebody should call tick.
     pub(crate) tick_due: bool,
     /// Time until maintenance is due.
@@ -190,6 +216,11 @@ impl Trailer {
     pub(crate) fn xmin(&self) -> Option<u64> {
         self.xmin.as_deref()?.parse().ok()
     }
+
+    /// Were others about to commit something when the claim began?
+    pub(crate) fn others_wrote(&self) -> bool {
+        self.xmin != self.xmax
+    }
 }
 
 /// The answer to [`Session::tick`].
@@ -213,6 +244,8 @@ pub(crate) struct Ticked {
     pub(crate) horizon: bool,
     /// When schedules are to be fired, if that is before the next turn; 0: some are overdue.
     pub(crate) fire_ms: Option<i64>,
+    /// When the next job becomes due that waits for its time, if that is soon.
+    pub(crate) due_ms: Option<i64>,
 }
 
 /// A job whose worker was lost.
@@ -354,6 +387,7 @@ impl Session {
                     &ask.lanes,
                     &ask.after,
                     &ask.low,
+                    &i32::try_from(ask.most).unwrap_or(i32::MAX),
                 ],
             )
             .await?;
@@ -422,6 +456,12 @@ impl Session {
     /// Stores how far a job is. False: the lease is lost.
     pub(crate) async fn progress(&self, job: i64, lease: i64, value: &str) -> Result<bool, StoreError> {
         self.yes_or_no(self.query_opt(&PROGRESS, &[&job, &lease, &JsonText(value)]).await?)
+    }
+
+    /// Slows down a limit that a running job stands under. False: there is none.
+    pub(crate) async fn throttle_job(&self, job: i64, limit: Option<&str>, wait: Duration) -> Result<bool, StoreError> {
+        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+        self.yes_or_no(self.query_opt(&THROTTLE_JOB, &[&job, &limit, &wait_ms]).await?)
     }
 
     fn yes_or_no(&self, row: Option<Row>) -> Result<bool, StoreError> {

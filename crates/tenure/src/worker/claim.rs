@@ -23,8 +23,13 @@ use crate::store::{ASK_AFTER, ClaimRequest, Registration, Session, StoreError, T
 const WAITING_MAX: Duration = Duration::from_secs(1);
 /// Payloads of jobs that wait for a slot, at most, per queue: what is claimed ahead is bounded in bytes too.
 const AHEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// What one claim brings of all queues together, at most: a worker of very many queues asks again, and holds no more than it can use soon.
+const CLAIM_MAX: usize = 10_000;
 /// Work that comes less often than this is worth a notification each.
 const QUIET_AFTER: Duration = Duration::from_millis(100);
+/// Whoever was about to commit when this worker went to sleep did not see it, and tells nobody: after so long most have ended. What comes still later is found
+/// by a low pass.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A worker that sleeps says so again after this time: what it said counts for a minute at least.
 const SLEEP_AGAIN: Duration = Duration::from_secs(45);
 
@@ -86,8 +91,12 @@ impl View {
 /// What one claim brought.
 struct Passed {
     got: usize,
-    /// Per queue: as much as was wanted, so that there may be more.
+    /// Per queue: as much as was wanted, or the claim ended before it, so that there may be more.
     full: Vec<bool>,
+    /// The claim brought all that one may, and may not have come to every queue.
+    cut: bool,
+    /// Others were about to commit something when it began.
+    others_wrote: bool,
 }
 
 struct Claimer {
@@ -101,12 +110,16 @@ struct Claimer {
     asleep: Vec<bool>,
     /// When it said so last.
     slept_at: Instant,
+    /// It has said so, and not looked since.
+    just_said: bool,
     /// Something may have been committed below the cursors.
     low_wanted: bool,
     /// A kind was resumed: all is to be looked through once more.
     resumed: bool,
     poll_at: Instant,
     due_at: Option<Instant>,
+    /// When there may be something under limits, as the last claim said.
+    limits_at: Option<Instant>,
     /// When maintenance was due, as seen at the last claim.
     turn: Option<NextTurn>,
     /// When to ask for a turn of maintenance although there is no room to claim for, and so no poll.
@@ -114,6 +127,8 @@ struct Claimer {
     /// Size of a payload, as seen of late.
     payload_bytes: usize,
     portion: Portion,
+    /// What one claim may bring of all queues together, by what there is room for.
+    most: usize,
     /// When work was last found.
     found_at: Option<Instant>,
     audit: Audit,
@@ -136,14 +151,17 @@ impl Claimer {
             session: None,
             asleep: vec![false; queues],
             slept_at: now,
+            just_said: false,
             low_wanted: true,
             resumed: false,
             poll_at: now,
             due_at: None,
+            limits_at: None,
             turn: None,
             turn_at: None,
             payload_bytes: 0,
             portion: Portion::default(),
+            most: CLAIM_MAX,
             found_at: None,
             audit: Audit::new(engine.clone(), now),
             engine,
@@ -200,7 +218,14 @@ impl Claimer {
             self.poll_at = Instant::now();
             return Ok(());
         }
-        if got > 0 { self.found(at).await } else { self.nothing_found(at, &wants, low).await }
+        // Whatever may start now is taken, and when something under a limit may be had is known.
+        let short = first.full.iter().zip(&wants.all).all(|(full, want)| *want <= 0 || !full);
+        let knows_when = short && self.limits_at.is_some();
+        if got > 0 {
+            self.found(at, knows_when, first.cut).await
+        } else {
+            self.nothing_found(at, &wants, low, first.others_wrote).await
+        }
     }
 
     /// When to claim next if nobody tells: at once where there is room and we are not asleep. None: there is no room.
@@ -227,6 +252,10 @@ impl Claimer {
                 // The maintenance turn moves what is due and tells us.
                 self.due_at = None;
                 engine.tick_wanted.notify_one();
+            }
+            () = at(self.limits_at.filter(|_| look.is_some())) => {
+                self.limits_at = None;
+                self.poll_at = Instant::now();
             }
             () = at(look) => self.low_wanted = true,
             () = at(self.turn_at.filter(|_| look.is_none())) => {
@@ -257,17 +286,18 @@ impl Claimer {
         self.quick.solo.clone_from(&solo);
         self.all.solo = solo;
         let mut wants = Wants::default();
+        let mut idle = 0_usize;
         for queue in 0..self.names.len() {
             let room = self.engine.room_in(queue);
             let target = quick_p95.map_or(0, |p95| ahead(p95, room.slots.saturating_sub(room.slow_running)));
             let target = target.min(AHEAD_BYTES_MAX / self.payload_bytes.max(1));
             self.engine.set_low_water(queue, target.div_ceil(2));
             let (all, quick) = wants_of(room, target, all_quick);
+            idle = idle.saturating_add(room.idle);
             wants.all.push(all);
             wants.quick.push(quick);
         }
-        self.portion.limit(&mut wants.all);
-        self.portion.limit(&mut wants.quick);
+        self.most = idle.max(AHEAD_BYTES_MAX / self.payload_bytes.max(1)).min(CLAIM_MAX);
         wants
     }
 
@@ -275,7 +305,7 @@ impl Claimer {
     async fn pass(&mut self, at: &Attached, quick: bool, wants: &[i32], low: bool) -> Result<Passed, StoreError> {
         let view = if quick { &mut self.quick } else { &mut self.all };
         if view.kinds.is_empty() || wants.iter().all(|want| *want <= 0) {
-            return Ok(Passed { got: 0, full: vec![true; wants.len()] });
+            return Ok(Passed { got: 0, full: vec![true; wants.len()], cut: false, others_wrote: false });
         }
         let began = Instant::now();
         let pass = view.cursors.pass(low, began);
@@ -287,13 +317,16 @@ impl Claimer {
             lanes: &pass.lanes,
             after: &pass.after,
             low: pass.low,
+            most: self.most.min(self.portion.most()),
         };
+        let most = request.most;
+        let asked = wants.iter().map(|want| usize::try_from(*want).unwrap_or_default()).sum::<usize>().min(most);
         let engine = &self.engine;
         let answer = at.session.claim(&at.registration, &request).await;
         let took = began.elapsed();
         let cut = answer.as_ref().is_err_and(|error| error.is_lost() || error.is_cut_off());
         let limit = engine.settings.work_session.deadline;
-        size_next(&mut self.portion, wants, answer.is_ok(), cut, took, limit);
+        size_next(&mut self.portion, asked, answer.is_ok(), cut, took, limit);
         let (rows, trailer) = answer?;
         engine.stats.claims.one();
         engine.tallies.claims.record(took);
@@ -314,7 +347,8 @@ impl Claimer {
         );
         let mut counts = vec![0; wants.len()];
         jobs.iter().for_each(|job| counts[job.queue] += 1);
-        let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| *count >= *want).collect();
+        let cut = got >= most && asked >= most;
+        let full: Vec<_> = counts.iter().zip(wants).map(|(count, want)| cut || *count >= *want).collect();
         view.cursors.learn(&pass, &trailer, began, Instant::now());
         let resumed = view.cursors.learn_pauses(&trailer, Instant::now());
         engine.take_in(jobs);
@@ -324,12 +358,13 @@ impl Claimer {
         self.low_wanted |= got > 0 && !pass.low;
         self.resumed |= resumed;
         self.note(&trailer);
-        Ok(Passed { got, full })
+        Ok(Passed { got, full, cut, others_wrote: trailer.others_wrote() })
     }
 
     fn note(&mut self, trailer: &Trailer) {
         let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or_default());
         self.due_at = trailer.next_due_ms.map(|due| Instant::now() + millis(due));
+        self.limits_at = trailer.look_ms.map(|look| Instant::now() + millis(look));
         let few_workers = trailer.few_workers;
         self.turn = trailer.tick_in_ms.map(|ms| NextTurn { due_in: millis(ms), few_workers });
         self.turn_at = self.turn.and_then(|turn| Some(Instant::now() + look_after_turn(turn, jitter())?));
@@ -338,13 +373,15 @@ impl Claimer {
         }
     }
 
-    /// Awake again. When work comes only now and then and there is still room, the worker stays registered as a
-    /// sleeper: being told of each job is then cheaper than to wake up and go to sleep for it.
-    async fn found(&mut self, at: &Attached) -> Result<(), StoreError> {
+    /// Awake again. When work comes only now and then and there is still room, or when it is known at what instant there is more, the worker stays
+    /// registered as a sleeper: being told of each job is then cheaper than to wake up and go to sleep for it.
+    async fn found(&mut self, at: &Attached, knows_when: bool, cut: bool) -> Result<(), StoreError> {
         let now = Instant::now();
         let quiet = self.found_at.replace(now).is_none_or(|before| now - before > QUIET_AFTER);
         let room = self.plan();
-        let dozing = quiet && (0..self.asleep.len()).all(|queue| !self.asleep[queue] || room.wants(queue));
+        let dozing = !cut
+            && (quiet || knows_when)
+            && (0..self.asleep.len()).all(|queue| !self.asleep[queue] || room.wants(queue));
         if dozing || !self.asleep.contains(&true) {
             self.poll_at = now + self.poll_interval();
             return Ok(());
@@ -357,15 +394,26 @@ impl Claimer {
     }
 
     /// Nothing to claim. Registers as a sleeper first and looks again; what was looked through twice is slept on.
-    async fn nothing_found(&mut self, at: &Attached, wants: &Wants, was_low: bool) -> Result<(), StoreError> {
+    async fn nothing_found(
+        &mut self,
+        at: &Attached,
+        wants: &Wants,
+        was_low: bool,
+        others_wrote: bool,
+    ) -> Result<(), StoreError> {
         self.poll_at = Instant::now() + self.poll_interval();
         if self.engine.settings.drain && was_low && self.is_drained() {
             self.engine.wish_stop(StopWish::Graceful);
         }
         let fresh: Vec<_> = wants.queues().filter(|queue| !self.asleep[*queue]).collect();
+        let just_said = std::mem::take(&mut self.just_said);
         if fresh.is_empty() {
+            if just_said && others_wrote {
+                self.poll_at = Instant::now() + LOOK_AGAIN;
+            }
             return Ok(());
         }
+        self.just_said = true;
         let all = (0..self.asleep.len()).filter(|queue| self.asleep[*queue] || fresh.contains(queue)).collect();
         self.say_asleep(at, all).await?;
         // Enqueued between our look and our registration: nobody told us.
@@ -409,8 +457,7 @@ impl Claimer {
 
 /// What a claim that asked for so much, and took so long, says of the size of the next one: half of it when no answer came
 /// within the limit, or none had come when the server was asked for it, twice as much when that would have arrived in half of it.
-fn size_next(portion: &mut Portion, wants: &[i32], answered: bool, cut: bool, took: Duration, limit: Duration) {
-    let asked = wants.iter().map(|want| usize::try_from(*want).unwrap_or_default()).sum();
+fn size_next(portion: &mut Portion, asked: usize, answered: bool, cut: bool, took: Duration, limit: Duration) {
     if answered && took < limit / 4 {
         portion.grow(asked);
     } else if cut && took >= limit.min(ASK_AFTER) {
@@ -433,14 +480,7 @@ mod tests {
         let check = |answered, took_ms, expected| {
             let mut portion = Portion::default();
             portion.shrink(1000);
-            size_next(
-                &mut portion,
-                &[200, 300],
-                answered,
-                !answered,
-                Duration::from_millis(took_ms),
-                Duration::from_secs(1),
-            );
+            size_next(&mut portion, 500, answered, !answered, Duration::from_millis(took_ms), Duration::from_secs(1));
             assert_eq!(portion.most(), expected, "{answered} after {took_ms} ms");
         };
         check(true, 200, 1000);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -198,6 +198,18 @@ impl Context {
         }
     }
 
+    /// A provider said that it is too much, and the handler goes on: nothing more starts under the limit before this time has passed, in the whole
+    /// fleet, and its rate is halved for a while. None: the limits that the job stands under. A handler that gives up returns
+    /// [`Fail::throttled`](crate::Fail::throttled) instead. False: there is no such limit.
+    ///
+    /// # Errors
+    /// As every call to the database.
+    pub async fn throttle(&self, limit: Option<&str>, wait: Duration) -> Result<bool, Error> {
+        let session = self.client().session().await?;
+        let done = session.throttle_job(self.run.job().get(), limit, wait).await;
+        done.map_err(|error| Error::store("throttle the limit", error))
+    }
+
     /// Completes the job in the handler's own transaction: its writes, the end of the job and what it enqueues commit
     /// together or not at all. After it the handler commits and returns `Ok`; what it returns is not stored.
     ///
@@ -277,8 +289,6 @@ fn default_key(job: JobId, created_at: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

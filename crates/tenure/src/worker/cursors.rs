@@ -21,11 +21,12 @@ const LANES_TURNED: [i32; 6] = [-1, 0, 4, 3, 2, 1];
 const TURN_EVERY: u64 = 8;
 /// Low passes are at least this far apart …
 const LOW_EVERY: Duration = Duration::from_millis(250);
-/// … and this many times as long as the last one took, so that they cost a tenth of the time …
+/// … and this many times as long as the last one took, so that they take a tenth of the time …
 const LOW_SHARE: u32 = 10;
 /// … but not further than this, so that a late commit is found in time on a slow server too …
-const LOW_EVERY_MAX: Duration = Duration::from_secs(1);
-/// … unless they took so long that even then they would cost more than a third of the time.
+const LOW_EVERY_MAX: Duration = Duration::from_millis(500);
+/// … unless they took so long that even then they would take more than a third of the time. A claim under full load takes long whatever it reads: what a low pass
+/// reads beyond an ordinary one is little.
 const LOW_SHARE_MIN: u32 = 2;
 /// All floors go back to zero this often, plus up to a third.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -242,7 +243,7 @@ mod tests {
     fn low_passes_are_bounded_in_number_and_in_time() {
         let (mut cursors, now) = started();
         let pass = cursors.pass(true, now);
-        for (took, apart) in [(1, 250), (50, 500), (100, 1_000), (400, 1_000), (5_000, 10_000)] {
+        for (took, apart) in [(1, 250), (30, 300), (100, 500), (400, 800), (5_000, 10_000)] {
             let later = now + Duration::from_millis(took);
             cursors.learn(&pass, &trailer(0, None, 1, None), now, later);
             assert!(!cursors.low_due(later + Duration::from_millis(apart - 1)), "took {took} ms");

@@ -14,7 +14,7 @@ use tokio_postgres::Notification;
 
 use super::backoff::Backoff;
 use super::engine::Engine;
-use super::fire;
+use super::fire::Firing;
 use super::link::loss_of;
 use super::moment::at;
 use super::record::{RECORD_EVERY, record};
@@ -32,8 +32,8 @@ const RETAIN_ROWS: u32 = 2_000;
 const RETAIN_ROWS_MIN: u32 = 20;
 /// After a step of retention that failed.
 const RETAIN_AGAIN: Duration = Duration::from_secs(10);
-/// After a look that promoted jobs between two turns.
-const PROMOTE_AGAIN: Duration = Duration::from_millis(25);
+/// From one look for jobs that become due to the next, at least: what is due by then moves together.
+const PROMOTE_APART: Duration = Duration::from_millis(10);
 /// Between two tries of a heartbeat that the database refused.
 const BEAT_AGAIN: Duration = Duration::from_millis(500);
 /// After a try to note which kinds are refused failed.
@@ -227,6 +227,8 @@ struct Controlled<'a> {
     refuse_at: Instant,
     /// When we were asked to do the next maintenance turn.
     tick_at: Option<Instant>,
+    /// When the next job becomes due.
+    promote_at: Option<Instant>,
     /// No turn was asked for yet on this connection.
     fresh: bool,
     /// Duties that the last turn has left to be done, each for itself.
@@ -242,9 +244,7 @@ struct Controlled<'a> {
     fold_at: Option<Instant>,
     /// When to tell what was counted.
     record_at: Instant,
-    /// When to fire schedules, and whether some are overdue.
-    fire_at: Option<Instant>,
-    fire_overdue: bool,
+    firing: Firing,
 }
 
 impl<'a> Controlled<'a> {
@@ -264,6 +264,7 @@ impl<'a> Controlled<'a> {
             refuse_at: Instant::now(),
             // Whoever did maintenance may be the one whose place this worker takes.
             tick_at: Some(Instant::now()),
+            promote_at: None,
             fresh: true,
             net: Vec::new(),
             horizon_wanted: false,
@@ -273,8 +274,7 @@ impl<'a> Controlled<'a> {
             fold_at: None,
             // So that many workers that start together do not tell together.
             record_at: Instant::now() + RECORD_EVERY.mul_f64(0.5 + fastrand::f64() / 2.0),
-            fire_at: None,
-            fire_overdue: false,
+            firing: Firing::default(),
         }
     }
 
@@ -309,7 +309,7 @@ impl<'a> Controlled<'a> {
                     }
                     Ok(())
                 }
-                () = at(self.fire_at) => { self.fire().await; Ok(()) }
+                () = at(self.firing.at()) => { self.firing.turn(&self.session).await; Ok(()) }
                 // Before the turns, for it pauses by itself after each step.
                 () = at(self.retain_at) => { self.retain().await; Ok(()) }
                 () = at(self.fold_at) => { self.fold_stats().await; Ok(()) }
@@ -319,6 +319,7 @@ impl<'a> Controlled<'a> {
                 () = std::future::ready(()), if self.ahead_wanted => { self.compute_ahead().await; Ok(()) }
                 () = self.engine.tick_wanted.notified() => { self.tick().await; Ok(()) }
                 () = at(self.tick_at) => { self.tick().await; Ok(()) }
+                () = at(self.promote_at) => { self.tick().await; Ok(()) }
             };
             if let Err(end) = done {
                 return end;
@@ -414,6 +415,8 @@ impl<'a> Controlled<'a> {
         let own_turn = self.tick_at.take().filter(|at| *at > Instant::now());
         let fresh = std::mem::take(&mut self.fresh);
         let busy = !self.engine.running.is_empty();
+        let start = Instant::now();
+        self.promote_at = None;
         match self.session.tick(&self.registration, busy, self.engine.settings.turn_max).await {
             Ok(ticked) => {
                 let count = |n: i64| u64::try_from(n).unwrap_or_default();
@@ -423,13 +426,9 @@ impl<'a> Controlled<'a> {
                 if ticked.rescued + ticked.promoted > 0 {
                     self.engine.woken.notify_one();
                 }
-                let next = ticked.next_ms.filter(|_| ticked.ran || fresh);
-                self.tick_at = next.map(|ms| Instant::now() + Duration::from_millis(count(ms))).or(own_turn);
-                // What became due while this was promoted is seen by no claim: those look ahead.
-                if !ticked.ran && ticked.promoted > 0 {
-                    let soon = Instant::now() + PROMOTE_AGAIN;
-                    self.tick_at = Some(self.tick_at.map_or(soon, |at| at.min(soon)));
-                }
+                let from_now = |ms: i64| Instant::now() + Duration::from_millis(count(ms));
+                self.tick_at = ticked.next_ms.filter(|_| ticked.ran || fresh).map(from_now).or(own_turn);
+                self.promote_at = ticked.due_ms.map(|ms| from_now(ms).max(start + PROMOTE_APART));
                 self.ahead_wanted |= !ticked.net.is_empty();
                 self.net.extend(ticked.net);
                 if ticked.retain && self.retain_at.is_none() {
@@ -440,17 +439,11 @@ impl<'a> Controlled<'a> {
                 }
                 self.horizon_wanted |= ticked.horizon;
                 if let Some(ms) = ticked.fire_ms {
-                    self.fire_at = Some(Instant::now() + Duration::from_millis(count(ms)));
-                    self.fire_overdue |= ms == 0;
+                    self.firing.want(ms);
                 }
             }
             Err(error) => tracing::warn!(%error, "a maintenance turn failed"),
         }
-    }
-
-    /// Fires the schedules that are due now.
-    async fn fire(&mut self) {
-        self.fire_at = fire::turn(&self.session, std::mem::take(&mut self.fire_overdue)).await;
     }
 
     /// Times of schedules for pg_cron, where it is in use; a few at a time, with each net.

@@ -16,6 +16,9 @@ use crate::store::NextRun;
 /// At most this part is added to a delay that many jobs heard at once.
 const SPREAD: f64 = 0.25;
 
+/// In the protocol: a snooze that slows down a limit as well.
+const THROTTLED: &str = "throttled";
+
 /// How a handler stopped running.
 pub(super) enum Finish {
     Returned(Result<Option<RawJson>, Fail>),
@@ -156,7 +159,8 @@ fn failure(run: &JobRun, fail: &Fail) -> Box<Failure> {
         kind: run.kind,
         attempt: run.attempt,
         max_attempts: run.max_attempts,
-        verdict: fail.verdict().as_str(),
+        verdict: if fail.throttles() { THROTTLED } else { fail.verdict().as_str() },
+        limit: fail.throttled_limit().map(str::to_owned),
         next: next_run(run, fail),
         cause: fail.cause_kind().as_str(),
         message: fail.message().to_owned(),

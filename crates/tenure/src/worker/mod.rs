@@ -31,6 +31,7 @@ mod portion;
 mod record;
 mod report;
 mod result;
+mod rules;
 mod run;
 mod running;
 mod shutdown;

@@ -44,6 +44,8 @@ pub(super) struct Failure {
     pub(super) attempt: u16,
     pub(super) max_attempts: u16,
     pub(super) verdict: &'static str,
+    /// The limit that a throttled one names.
+    pub(super) limit: Option<String>,
     pub(super) next: NextRun,
     pub(super) cause: &'static str,
     pub(super) message: String,
@@ -83,6 +85,7 @@ impl Report {
             attempt: u16::try_from(job.attempt).unwrap_or_default(),
             max_attempts: u16::try_from(job.max_attempts).unwrap_or_default(),
             verdict: Verdict::Cancelled.as_str(),
+            limit: None,
             next: NextRun::default(),
             cause: Cause::Cancelled.as_str(),
             message: "the job was cancelled before its handler started".to_owned(),
@@ -141,6 +144,7 @@ impl Report {
             lease: self.lease.id,
             job: self.job.get(),
             verdict: failure.verdict,
+            limit: failure.limit,
             next: failure.next,
             cause: failure.cause,
             message: failure.message,
@@ -204,7 +208,8 @@ pub(super) mod tests {
         let details = Value::Null;
         let (kind, attempt, max_attempts, next) = (0, 1, 5, NextRun::default());
         let message = "m".into();
-        Box::new(Failure { kind, attempt, max_attempts, verdict: "retry", next, cause: "error", message, details })
+        let (verdict, limit, cause) = ("retry", None, "error");
+        Box::new(Failure { kind, attempt, max_attempts, verdict, limit, next, cause, message, details })
     }
 
     pub(crate) fn failure() -> Ending {

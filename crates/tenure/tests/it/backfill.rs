@@ -215,6 +215,38 @@ async fn a_worker_moves_a_backfill_on_to_its_end() {
     .await;
 }
 
+#[tokio::test]
+async fn an_interval_has_no_time_at_the_instant_at_which_it_was_added() {
+    with_database(async |db| {
+        let (client, sql) = (db.client().await, db.sql().await);
+        let now = client.now().await.unwrap();
+        let start = now - 7 * HOUR / 2;
+        for (name, start) in [("added", None), ("started", Some(start))] {
+            let job = Enqueue::raw("tick", RawJson::null());
+            let schedule = Schedule::new(name, Rule::new("@every 1h", "UTC").unwrap(), job).starts_at(start);
+            client.add_schedule(&schedule).await.unwrap();
+        }
+        let earlier = "update tenure.schedule set created_at = $1, changed_at = $1, ruled_at = $1, anchor_at = $1";
+        sql.execute(earlier, &[&start]).await.unwrap();
+        let preview = async |name: &str| client.backfill_preview(&Backfill::new(name, now - 24 * HOUR)).await.unwrap();
+        let added = preview("added").await;
+        assert_eq!(added.times, 3, "{added:?}");
+        // Times are whole seconds.
+        assert!(added.first_at <= start + HOUR && added.first_at > start + HOUR - Duration::from_secs(1), "{added:?}");
+        let whole = "update tenure.schedule set starts_at = date_trunc('second', starts_at) where name = 'started'";
+        sql.execute(whole, &[]).await.unwrap();
+        let started = preview("started").await;
+        assert!(started.times == 4 && started.first_at <= start, "an interval runs at its start: {started:?}");
+        let within =
+            "update tenure.schedule set starts_at = starts_at + interval '1 microsecond' where name = 'started'";
+        sql.execute(within, &[]).await.unwrap();
+        assert_eq!(preview("started").await.times, 3, "its second has begun before the start");
+        let error = client.add_backfill(&Backfill::new("added", start - HOUR).until(start), None).await.unwrap_err();
+        assert!(error.code() == ErrorCode::BadInput && error.message().contains("has no time"), "{error}");
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_audit_names_each_time_without_a_job_and_its_reason() {
     with_database(async |db| {
@@ -251,9 +283,95 @@ async fn an_audit_names_each_time_without_a_job_and_its_reason() {
             .unwrap();
         let overdue = client.audit_schedule("hourly", now - 70 * Duration::from_secs(60), None).await.unwrap();
         assert!(overdue.left_out.iter().any(|out| out.why == Absence::Overdue), "{overdue:?}");
-        let troubled = client.troubled_schedules(None).await.unwrap();
+        let troubled = client.troubled_schedules(None).await.unwrap().schedules;
         assert_eq!((troubled[0].name.as_str(), troubled[0].state.as_str()), ("hourly", "overdue"));
         assert_eq!(client.audit_schedule("none", now - HOUR, None).await.unwrap_err().code(), ErrorCode::NotFound);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_backfill_that_begins_while_its_schedule_is_removed_is_refused_or_goes_with_it() {
+    on_stage(Size::Ci, async |stage| {
+        hourly(stage).await;
+        let (mut one, mut other) = (stage.db.sql().await, stage.db.sql().await);
+        let (remove, begin) = (
+            "select tenure.remove_schedule('hourly')",
+            "select tenure.add_backfill('hourly', array['2026-01-01Z', '2026-01-02Z']::timestamptz[])",
+        );
+        let waits = async |what: &str| {
+            until_within(Duration::from_secs(5), "it waits for the row", async || {
+                let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%' || $1 || '%'";
+                stage.count(waiting, &[&what]).await == 1
+            })
+            .await;
+        };
+        // The backfill is first: the removal waits, and finds it.
+        let tx = one.transaction().await.unwrap();
+        let id: i64 = tx.query_one(begin, &[]).await.unwrap().get(0);
+        let ((), removed) = tokio::join!(
+            async {
+                waits("remove_schedule").await;
+                tx.commit().await.unwrap();
+            },
+            async { other.query_one(remove, &[]).await.unwrap().get::<_, bool>(0) }
+        );
+        assert!(removed);
+        assert_eq!(state(stage, id).await, "cancelled 0/2 0 0 0");
+        // The removal is first: there is nothing left to backfill.
+        hourly(stage).await;
+        let tx = other.transaction().await.unwrap();
+        tx.query_one(remove, &[]).await.unwrap();
+        let ((), begun) = tokio::join!(
+            async {
+                waits("add_backfill").await;
+                tx.commit().await.unwrap();
+            },
+            async { one.query_one(begin, &[]).await.unwrap().get::<_, Option<i64>>(0) }
+        );
+        assert_eq!(begun, None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_backfill_without_its_schedule_ends_as_a_cancelled_one() {
+    on_stage(Size::Ci, async |stage| {
+        let schedule = hourly(stage).await;
+        let (removed, gone) = (begin(stage, 5, 2, false).await, begin(stage, 5, 2, false).await);
+        turn(stage).await;
+        let strand = "update tenure.schedule_backfill set schedule_id = case when id = $1 then schedule_id else schedule_id + 1000 end";
+        stage.execute(strand, &[&removed]).await;
+        let remove = "update tenure.schedule set removed_at = clock_timestamp(), look_at = 'infinity' where id = $1";
+        stage.execute(remove, &[&schedule]).await;
+        turn(stage).await;
+        assert_eq!(state(stage, removed).await, "cancelled 2/5 2 0 0");
+        assert_eq!(state(stage, gone).await.split(' ').next(), Some("cancelled"));
+        assert_eq!(stage.count("select count(*) from tenure.ready", &[]).await, 0);
+        stage.db.check_invariants().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_array_of_times_may_begin_anywhere() {
+    on_stage(Size::Ci, async |stage| {
+        hourly(stage).await;
+        let mut hand = stage.hand(&Registration::default()).await;
+        for times in
+            ["[0:1]={2026-01-01Z,2026-01-02Z}", "[7:8]={2026-02-01Z,2026-02-02Z}", "{{2026-03-01Z,2026-03-02Z}}"]
+        {
+            let begin = format!("select tenure.add_backfill('hourly', '{times}')");
+            let id: i64 = stage.one(&begin, &[]).await;
+            turn(stage).await;
+            assert_eq!(state(stage, id).await, "active 2/2 2 0 2", "{times}");
+            let ran = format!("select tenure.ran_of('hourly', '{times}')");
+            assert_eq!(stage.count(&ran, &[]).await, 2, "{times}");
+            let ends =
+                "select count(*) from tenure.backfills where id = $1 and first_at < last_at and not newest_first";
+            assert_eq!(stage.count(ends, &[&id]).await, 1, "{times}");
+            assert_eq!(end_all(&mut hand, 2).await, 2);
+        }
     })
     .await;
 }

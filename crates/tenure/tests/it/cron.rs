@@ -173,6 +173,43 @@ async fn times_are_computed_only_where_somebody_asks_for_them_and_go_with_their_
     .await;
 }
 
+#[tokio::test]
+async fn many_schedules_that_fail_keep_no_other_from_firing() {
+    on_stage(Size::Ci, async |stage| {
+        const FAILING: i64 = 450;
+        const DUE: i64 = 300;
+        stage.execute("select tenure.tick()", &[]).await;
+        // More than two batches that have no times ahead, looked at before those that have some.
+        let add = "select count(tenure.add_schedule(case when n > $1::bigint then 'due ' else 'no times ' end || n, '@every 1h', 'UTC', 'act', '{}')) from generate_series(1, $1::bigint + $2::bigint) n";
+        stage.count(add, &[&FAILING, &DUE]).await;
+        let times = "insert into tenure.schedule_ahead (schedule_id, version, times, complete, computed_at)
+            select s.id, s.version, array[date_trunc('second', now()), date_trunc('second', now()) + interval '1 hour'], false, now() from tenure.schedule s where s.name like 'due%'";
+        stage.execute(times, &[]).await;
+        stage.execute("update tenure.schedule set look_at = now() - interval '1 minute' where name not like 'due%'", &[]).await;
+        let done: String = stage.one("select tenure.tick()::text", &[]).await;
+        let done: Value = serde_json::from_str(&done).unwrap();
+        assert_eq!(done["jobs"], DUE, "{done}");
+        let said = "select count(*) from tenure.schedule where error like 'no times ahead%'";
+        assert_eq!(stage.count(said, &[]).await, FAILING);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_entry_of_pg_cron_whose_role_is_gone_is_named_as_such() {
+    with_database(async |db| {
+        let entries = "create schema cron;
+            create table cron.job (jobid bigint, jobname text, schedule text, command text, database text, username text, active boolean);
+            create table cron.job_run_details (jobid bigint, runid bigint, status text, return_message text);
+            insert into cron.job values (7, 'tenure', '* * * * *', 'select tenure.tick()', current_database(), 'nobody_of_this_name', true)";
+        db.sql().await.batch_execute(entries).await.unwrap();
+        let checks = db.client().await.check_pg_cron().await.unwrap();
+        let named = checks.iter().find(|check| check.found.contains("there is no role \"nobody_of_this_name\" any more"));
+        assert!(named.is_some_and(|check| check.way_out.as_deref().unwrap_or_default().contains("jobid = 7")), "{checks:?}");
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pg_cron_fires_schedules_and_promotes_jobs_with_no_worker() {
     assert_held(&in_the_place_of_workers().await);

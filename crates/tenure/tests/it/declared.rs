@@ -149,3 +149,123 @@ async fn a_worker_declares_its_schedules_before_it_works() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_edit_that_comes_in_between_is_not_overwritten() {
+    with_database(async |db| {
+        let client = db.client().await;
+        client.sync_schedules(&ours().add(schedule("old", "@daily", "{}"))).await.unwrap();
+        let mut operator = db.sql().await;
+        let look = db.sql().await;
+        for name in ["edited", "old"] {
+            // Not committed when the sync compares.
+            let tx = operator.transaction().await.unwrap();
+            let edit = "select tenure.edit_schedule($1, version, '@yearly', 'UTC', 'k', '{}') from tenure.schedule where name = $1";
+            tx.query(edit, &[&name]).await.unwrap();
+            // One is declared in another way, or not at all.
+            let ours = Schedules::new("billing").add(schedule("kept", "@daily", "{}"));
+            let declared = match name {
+                "edited" => ours.add(schedule("edited", "@hourly", "2")).add(schedule("old", "@daily", "{}")),
+                _ => ours.add(schedule("edited", "@yearly", "{}")),
+            };
+            let sync = tokio::spawn({
+                let client = client.clone();
+                async move { client.sync_schedules(&declared).await }
+            });
+            until("the sync waits for the row", async || {
+                let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+                look.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1
+            })
+            .await;
+            tx.commit().await.unwrap();
+            let error = sync.await.unwrap().unwrap_err();
+            let words = format!("schedule \"{name}\" was changed by somebody else just now");
+            assert!(error.code() == ErrorCode::Refused && error.to_string().contains(&words), "{error}");
+            assert_eq!(info(&client, name).await.rule, "@yearly");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_thousand_are_declared_together_and_no_more() {
+    with_database(async |db| {
+        let client = db.client().await;
+        let many = |count: usize| (0..count).fold(Schedules::new("many"), |all, n| all.add(schedule(&format!("s{n}"), "@daily", "{}")));
+        assert_eq!(client.sync_schedules(&many(1_000)).await.unwrap().added.len(), 1_000);
+        let error = client.sync_schedules(&many(1_001)).await.unwrap_err();
+        assert!(error.code() == ErrorCode::BadInput && error.to_string().contains("1001 schedules at once are more than 1000"), "{error}");
+        // What goes is part of what was shown.
+        let few = many(998);
+        let shown = client.sync_schedules_preview(&few).await.unwrap();
+        assert_eq!(shown.removed, ["s998", "s999"]);
+        let edit = "select tenure.edit_schedule('s999', version, '@yearly', 'UTC', 'k', '{}') from tenure.schedule where name = 's999'";
+        db.sql().await.query(edit, &[]).await.unwrap();
+        assert_eq!(client.sync_schedules_as_shown(&few, &shown.basis).await.unwrap_err().code(), ErrorCode::Refused);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_definition_that_is_none_is_refused_with_its_name_or_place_and_the_value() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        let check = async |definition: &str, expected: &str| {
+            let schedules = format!(
+                "[{{\"name\": \"fine\", \"rule\": \"@daily\", \"zone\": \"UTC\", \"kind\": \"k\"}}, {definition}]"
+            );
+            for dry_run in [true, false] {
+                let sync = "select tenure.sync_schedules('o', $1::text::json, p_dry_run => $2)::text";
+                let error = sql.query_one(sync, &[&schedules, &dry_run]).await.unwrap_err();
+                let error = error.as_db_error().unwrap_or_else(|| panic!("{definition}: {error}"));
+                assert_eq!(error.code().code(), "TN002", "{definition}: {}", error.message());
+                assert!(error.message().starts_with(expected), "{definition}: {}", error.message());
+            }
+        };
+        check("1", "schedule 2 of those that were passed is 1, and no object").await;
+        check("null", "schedule 2 of those that were passed is null, and no object").await;
+        check("[]", "schedule 2 of those that were passed is [], and no object").await;
+        check(r#"{"rule": "@daily"}"#, "the name of schedule 2 of those that were passed is missing").await;
+        check(r#"{"name": null}"#, "the name of schedule 2 of those that were passed is null").await;
+        check(r#"{"name": 5}"#, "the name of schedule 2 of those that were passed is 5").await;
+        check(r#"{"name": ""}"#, "the name of schedule 2 of those that were passed is empty").await;
+        check(r#"{"name": "a\u0000"}"#, "schedule 2 of those that were passed holds text that PostgreSQL cannot store")
+            .await;
+        check(r#"{"name": "fine"}"#, "schedule \"fine\" is there twice").await;
+        check(r#"{"name": "n", "n": 1}"#, "schedule \"n\": \"n\" means nothing").await;
+        check(r#"{"name": "n", "kind": "k", "kind": "k"}"#, "schedule \"n\": \"kind\" is there 2 times").await;
+        check(r#"{"name": "n", "zone": ["UTC"]}"#, "schedule \"n\": zone is [\"UTC\"], and no text").await;
+        check(r#"{"name": "n", "priority": "x"}"#, "schedule \"n\": priority is \"x\", and no whole number").await;
+        check(r#"{"name": "n", "priority": 2.5}"#, "schedule \"n\": priority is 2.5, and no whole number").await;
+        check(r#"{"name": "n", "missed_max": 3000000000}"#, "schedule \"n\": missed_max is 3000000000, and no").await;
+        check(r#"{"name": "n", "timeout_ms": 1e30}"#, "schedule \"n\": timeout_ms is 1e30, and no whole number").await;
+        check(
+            r#"{"name": "n", "starts_us": 9223372036854775807}"#,
+            "schedule \"n\": starts_us is 9223372036854775807,",
+        )
+        .await;
+        check(r#"{"name": "n", "ends_us": -1}"#, "schedule \"n\": ends_us is -1, and no whole number from 0 to").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_edit_names_the_version_that_it_changes() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        sql.query("select tenure.add_schedule('n', '@daily', 'UTC', 'k', '{}')", &[]).await.unwrap();
+        let edit = async |version: Option<i64>| {
+            let edit = "select tenure.edit_schedule('n', $1, '@hourly', 'UTC', 'k', '{}')";
+            sql.query_one(edit, &[&version]).await.map(|row| row.get::<_, Option<bool>>(0))
+        };
+        let error = edit(None).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(
+            (error.code().code(), error.message()),
+            ("TN002", "which version of schedule \"n\" is to be changed is missing (SQL null)")
+        );
+        assert_eq!(edit(Some(7)).await.unwrap(), None);
+        assert_eq!(edit(Some(1)).await.unwrap(), Some(true));
+    })
+    .await;
+}

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use serde_json::json;
 use tenure::limits::{
-    ATTEMPTS_MAX, DELAY_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_DEFAULT, PRIORITY_MAX, PRIORITY_MIN, TIMEOUT_MAX,
+    ATTEMPTS_MAX, COST_MAX, DELAY_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_DEFAULT, PRIORITY_MAX, PRIORITY_MIN, SHARE_MAX,
+    TIMEOUT_MAX, UNDER_MAX,
 };
 use tenure::testing::{TestDatabase, with_database};
-use tenure::{Enqueue, RawJson};
+use tenure::{Enqueue, RawJson, Under};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -56,6 +58,44 @@ async fn the_library_and_the_database_draw_the_same_lines() {
     .await;
 }
 
+/// The same of what a job stands under.
+async fn check_under(db: &TestDatabase, job: Enqueue, limits: serde_json::Value, accepted: bool) {
+    assert_eq!(job.check().is_ok(), accepted, "the library: {limits}: {:?}", job.check());
+    let enqueue = "select tenure.enqueue_limited('k', '1', $1::text::json)";
+    let answer = db.sql().await.query(enqueue, &[&limits.to_string()]).await;
+    assert_eq!(answer.is_ok(), accepted, "the database: {limits}: {answer:?}");
+}
+
+#[tokio::test]
+async fn the_library_and_the_database_let_a_job_stand_under_the_same() {
+    with_database(async |db| {
+        let job = || Enqueue::raw("k", RawJson::null());
+        let set = "select count(tenure.set_limit('l' || n, p_concurrency => 1)) from generate_series(1, 100) n";
+        db.sql().await.query(set, &[]).await.unwrap();
+        for (count, accepted) in [(1, true), (UNDER_MAX, true), (UNDER_MAX + 1, false)] {
+            let names: Vec<String> = (1..=count).map(|n| format!("l{n}")).collect();
+            let all = names.iter().fold(job(), |job, name| job.under(name));
+            let limits: Vec<_> = names.iter().map(|name| json!({ "limit": name })).collect();
+            check_under(db, all, json!({ "under": limits }), accepted).await;
+        }
+        for (cost, accepted) in [(0, false), (1, true), (COST_MAX, true), (COST_MAX + 1, false)] {
+            let limits = json!({ "under": [{ "limit": "l1", "cost": cost }] });
+            check_under(db, job().under(Under::limit("l1").cost(cost)), limits, accepted).await;
+        }
+        for (share, accepted) in [(0, false), (1, true), (SHARE_MAX, true), (SHARE_MAX + 1, false)] {
+            check_under(db, job().fair("a", share), json!({ "fair": "a", "share": share }), accepted).await;
+        }
+        for (bytes, accepted) in [(0, false), (1, true), (NAME_BYTES_MAX, true), (NAME_BYTES_MAX + 1, false)] {
+            let key = "x".repeat(bytes);
+            check_under(db, job().fair(&key, 1), json!({ "fair": key }), accepted).await;
+            check_under(db, job().order(&key), json!({ "order": key }), accepted).await;
+            let limits = json!({ "under": [{ "limit": "l1", "key": key }] });
+            check_under(db, job().under(Under::limit("l1").key(&key)), limits, accepted).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_instant_in_the_past_means_at_once_and_one_far_ahead_is_refused() {
     with_database(async |db| {
@@ -87,6 +127,28 @@ async fn a_payload_has_64_kib_unless_the_database_is_configured_otherwise() {
         client.enqueue_copy([job(100_000)]).await.unwrap();
         let error = client.enqueue(job(100_001)).await.unwrap_err();
         assert!(error.to_string().contains("100001 bytes; the limit is 100000"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_job_stands_under_is_named_by_strings_that_can_be_stored() {
+    with_database(async |db| {
+        let sql = db.sql().await;
+        sql.query_one("select tenure.set_limit('1', 5)", &[]).await.unwrap();
+        for (limits, expected) in [
+            (r#"{"fair": {"a": 1}}"#, "the fair key {\"a\": 1} is no string"),
+            (r#"{"order": 7}"#, "the order key 7 is no string"),
+            (r#"{"under": [{"limit": 1}]}"#, "the limit 1 is no string"),
+            (r#"{"under": [{"limit": "1", "key": [1]}]}"#, "the key [1] is no string"),
+            (r#"{"order": "a\u0000"}"#, "the limits of the job hold text that PostgreSQL cannot store"),
+        ] {
+            let text = "select tenure.enqueue_limited('k', '1', $1::text::json)";
+            let refused = sql.query_one(text, &[&limits]).await.unwrap_err();
+            let refused = refused.as_db_error().expect("refused by the database");
+            assert_eq!(refused.code().code(), "TN002", "{limits}");
+            assert!(refused.message().contains(expected), "{limits}: {}", refused.message());
+        }
     })
     .await;
 }

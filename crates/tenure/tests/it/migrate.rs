@@ -238,6 +238,8 @@ async fn each_role_may_do_what_its_name_says_and_nothing_else() {
         viewer.prune_preview().await.unwrap();
         admin.set_keep(Some("q"), State::Dead, Some(std::time::Duration::from_secs(86_400))).await.unwrap();
         admin.prune(|_| ()).await.unwrap();
+        // It may look, and there is nothing to see.
+        assert_eq!(admin.cron_jobs().await.unwrap_err().code(), ErrorCode::Refused);
         admin.pause("q", None, None).await.unwrap();
         admin.requeue(id, None).await.unwrap();
 

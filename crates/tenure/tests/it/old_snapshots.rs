@@ -31,8 +31,14 @@ async fn turns_and_naps_behind_an_old_snapshot_make_no_claim_no_enqueue_and_no_t
             for statement in [&*claim, enqueue, turn, &claim, enqueue, turn] {
                 stage.sql.query(statement, &[]).await.unwrap();
             }
-            let sql = &stage.sql;
-            [buffers(sql, &claim).await, buffers(sql, enqueue).await, buffers(sql, turn).await]
+            // The least of some: an index page that is split, or a catalog read anew, costs one call buffers and not the next.
+            let mut least = [i64::MAX; 3];
+            for _ in 0..4 {
+                for (n, statement) in [&*claim, enqueue, turn].into_iter().enumerate() {
+                    least[n] = least[n].min(buffers(&stage.sql, statement).await);
+                }
+            }
+            least
         };
         let before = cost().await;
         let much = format!(
@@ -90,6 +96,51 @@ async fn rows_that_were_copied_behind_an_old_snapshot_are_not_read_again_by_the_
         stage.execute("insert into tenure.inbox (kind, payload) values ('act', '1')", &[]).await;
         stage.execute(net, &[]).await;
         assert_eq!(stage.count("select count(*) from tenure.job", &[]).await, 20_001);
+        forgotten.batch_execute("commit").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn firing_looks_up_no_version_of_a_schedule_that_only_an_old_snapshot_sees() {
+    on_stage(Size::Ci, async |stage| {
+        const TIMES: i64 = 400;
+        let add = "select tenure.add_schedule(n, '@every 1s', 'UTC', 'act', '{}', p_overlap => 'skip') from unnest('{one,two,three}'::text[]) n";
+        stage.sql.query(add, &[]).await.unwrap();
+        let forgotten = stage.db.sql().await;
+        let look = "begin isolation level repeatable read; select count(*) from tenure.schedule";
+        forgotten.batch_execute(look).await.unwrap();
+        // What a worker would decide: nothing has come, and the next time is another one, too far ahead for whoever asks when the next one is.
+        // One schedule alone goes its own way, two go together.
+        let plans = "select json_agg(json_build_object('id', s.id, 'version', s.version, 'look_us', tenure.to_us(s.look_at), 'was_us', tenure.to_us(s.next_at),
+                'fire_us', '{}'::bigint[], 'next_us', tenure.to_us(clock_timestamp() + interval '1 hour'), 'more', false))::text from tenure.schedule s where s.name = any($1)";
+        let cost = async |names: &[&str]| {
+            let mut least = i64::MAX;
+            for _ in 0..4 {
+                let plans: String = stage.one(plans, &[&names]).await;
+                least = least.min(buffers(&stage.sql, &format!("select tenure.fire('{plans}')")).await);
+            }
+            least
+        };
+        let next = async |names: &[&str]| {
+            let next = "select min(next_at) from tenure.schedule where name = any($1)";
+            stage.one::<std::time::SystemTime>(next, &[&names]).await
+        };
+        for names in [&["one"][..], &["two", "three"]] {
+            let (before, changed) = (cost(names).await, next(names).await);
+            let turns = format!(
+                "do $$ declare v_plans json; begin for n in 1 .. {TIMES} loop
+                   v_plans := ({}); perform tenure.fire(v_plans); commit;
+                 end loop; end $$",
+                plans.replace("::text from", "from").replace("$1", &format!("'{{{}}}'::text[]", names.join(",")))
+            );
+            stage.sql.batch_execute(&turns).await.unwrap();
+            assert!(next(names).await > changed, "nothing was changed");
+            let grown = cost(names).await - before;
+            // Only the two unique indexes, of ids and of names, look at them, once each, when a version is added.
+            let allowed = (2 * TIMES + 50) * names.len() as i64;
+            assert!(grown <= allowed, "{names:?}: {before}, then {grown} more");
+        }
         forgotten.batch_execute("commit").await.unwrap();
     })
     .await;

@@ -73,3 +73,36 @@ async fn a_waiting_job_is_moved_and_keeps_its_attempts() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_head_of_an_order_that_waits_for_its_retry_is_moved_and_keeps_its_place() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        let ordered = || Enqueue::raw("act", RawJson::null()).order("o");
+        let first = client.enqueue(ordered()).await.unwrap();
+        let second = client.enqueue(ordered()).await.unwrap();
+        let mut hand = stage.hand(&Registration::default()).await;
+        let mut claim = async |expected: &[i64]| {
+            hand.rewind();
+            let (jobs, _) = hand.claim(10).await.unwrap();
+            assert_eq!(jobs.iter().map(|job| job.job).collect::<Vec<_>>(), expected);
+            for job in &jobs {
+                hand.fail(job, "retry", Some(3_600_000)).await.unwrap();
+            }
+        };
+        claim(&[first.get()]).await;
+        claim(&[]).await;
+        assert_eq!(client.run_now(first).await.unwrap(), State::Available);
+        claim(&[first.get()]).await;
+        assert_eq!(client.reschedule(first, Moved::By(2 * HOUR)).await.unwrap(), State::Retrying);
+        claim(&[]).await;
+        assert_eq!(client.run_now(first).await.unwrap(), State::Available);
+        // It waits no longer for a time, and the other never did.
+        for id in [first, second] {
+            let held = client.run_now(id).await.unwrap_err();
+            assert!(held.code() == ErrorCode::Refused && held.to_string().contains("is held"), "{held}");
+        }
+        claim(&[first.get()]).await;
+    })
+    .await;
+}

@@ -3,9 +3,10 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tenure::{DeadGroup, LineJob};
+use tenure::{DeadGroup, Error, LineJob};
 
 use crate::output;
+use crate::when::ShownZone;
 
 /// The groups as a table, with their ages at `now`.
 pub fn print_groups(groups: &[DeadGroup], now: SystemTime, none: &str) -> std::io::Result<()> {
@@ -48,21 +49,22 @@ pub fn group_json(group: &DeadGroup) -> Value {
 }
 
 /// The line as a table under a free line; nothing for a job that was never requeued.
-pub fn print_line(line: &[LineJob]) -> std::io::Result<()> {
+pub fn print_line(line: &[LineJob], shown: &ShownZone) -> anyhow::Result<()> {
     if line.len() < 2 {
         return Ok(());
     }
     output::line("")?;
     let row = |job: &LineJob| {
-        vec![
+        Ok(vec![
             job.id.to_string(),
             job.status.map_or("gone", |status| status.as_str()).to_owned(),
             job.cause.clone().unwrap_or_default(),
-            output::instant_or_empty(job.created_at),
-            output::instant_or_empty(job.ended_at),
-        ]
+            shown.instant_or_empty(job.created_at)?,
+            shown.instant_or_empty(job.ended_at)?,
+        ])
     };
-    output::table(&["LINE", "STATUS", "CAUSE", "CREATED AT", "ENDED AT"], line.iter().map(row).collect(), "")
+    let rows = line.iter().map(row).collect::<Result<_, Error>>()?;
+    Ok(output::table(&["LINE", "STATUS", "CAUSE", "CREATED AT", "ENDED AT"], rows, "")?)
 }
 
 /// The line as JSON.

@@ -13,7 +13,7 @@ use crate::when::{self, ZoneOfInput};
 
 /// Let jobs that wait be due at another time
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(group(clap::ArgGroup::new("when").required(true).args(["at", "delay"])), after_help = "\
 Works on jobs that are scheduled, retrying, snoozed or available. Jobs themselves never change: only where they wait does.
 
 Examples:
@@ -25,7 +25,7 @@ pub struct Reschedule {
     ids: Vec<JobId>,
 
     /// Due at this instant: 2026-12-24T18:00:00Z, 2026-12-24T19:00[Europe/Berlin]
-    #[arg(long, value_name = "INSTANT", required_unless_present = "delay", conflicts_with = "delay")]
+    #[arg(long, value_name = "INSTANT")]
     at: Option<String>,
 
     /// Due when this time has passed: 5s, 10m, 2h, 1d

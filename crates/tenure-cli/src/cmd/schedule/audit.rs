@@ -1,9 +1,9 @@
 //! `tenure schedule audit`: logical times that had no job, and why.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tenure::{Absence, Client, Error, LeftOut, ScheduleAudit};
+use tenure::{Absence, Client, Error, ErrorCode, LeftOut, ScheduleAudit};
 
 use crate::connection::Connection;
 use crate::exit::Outcome;
@@ -12,12 +12,16 @@ use crate::{number, output};
 
 /// Schedules that one audit goes through, at most.
 const SCHEDULES_MAX: usize = 10_000;
+/// Schedules that are said to be compared from later on than was asked for, at most: a screen of them.
+const LATE_MAX: usize = 20;
 
 /// List the logical times that had no job, with the reason
 ///
-/// Exit code 1 if one is missing: nobody decided that it should have none.
+/// Exit code 1 if one is missing, for nobody decided that it should have none, and if not all that was asked for could be compared.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+What came before a schedule had its rule, or is noted no more, is not compared; it says from when on. Stretches before that in which it
+was paused or changed, and whose times nobody can count any more, are only in the JSON.
 Reasons: paused, missed (by the policy, when somebody was there again), changed (another rhythm), overlap, replaced, queued (it
 waits for the run before), gap (left out by the zone's clock and the policy), ended. Those by which one is missing: failing (the
 schedule cannot fire), overdue (nobody has decided yet), unexplained.
@@ -65,57 +69,96 @@ pub async fn run(args: Audit) -> Outcome {
     let read = |text: &str, option: &str| when::past(text, zone, now).map_err(|error| error.context(option));
     let since = read(&args.since, "--since")?;
     let until = args.until.as_deref().map(|until| read(until, "--until")).transpose()?;
-    let names = if args.names.is_empty() { all_names(&client).await? } else { args.names.clone() };
+    if until.unwrap_or(now).min(now) < since {
+        return Err(Error::bad_input("the audit ends before it begins", "name a later end, or an earlier begin").into());
+    }
+    let are_named = !args.names.is_empty();
+    let (names, are_all) = if are_named { (args.names.clone(), true) } else { all_names(&client).await? };
     let mut audits = Vec::new();
-    let mut unread = Vec::new();
+    let mut all_read = true;
     for name in &names {
         match client.audit_schedule(name, since, until).await {
             Ok(audit) => audits.push(audit),
             // One whose rule cannot be read is no reason to say nothing of the others.
-            Err(error) if args.names.is_empty() => unread.push((name.clone(), error)),
+            Err(error) if error.code() == ErrorCode::BadInput => {
+                all_read = false;
+                eprintln!("cannot be compared: {}", error.message());
+            }
+            // Removed since its name was read.
+            Err(error) if error.code() == ErrorCode::NotFound && !are_named => {}
             Err(error) => return Err(error.into()),
         }
     }
-    for (name, error) in &unread {
-        eprintln!("{name:?} cannot be compared: {}", error.message());
-    }
     audits.iter().for_each(say_what_was_cut);
+    say_from_when(&audits, since, &args.shown)?;
     match args.json {
         true => output::json(&audits.iter().map(|audit| to_json(audit, args.limit)).collect::<Vec<_>>())?,
         false => print(&audits, &args)?,
     }
-    Ok(u8::from(!unread.is_empty() || audits.iter().any(ScheduleAudit::is_missing_any)))
+    // Good news of a part would be taken for good news of all.
+    let is_whole = are_all && all_read && !audits.iter().any(|audit| audit.cut);
+    Ok(u8::from(!is_whole || audits.iter().any(ScheduleAudit::is_missing_any)))
 }
 
-async fn all_names(client: &Client) -> Result<Vec<String>, Error> {
+/// By name, and whether there are no more.
+async fn all_names(client: &Client) -> Result<(Vec<String>, bool), Error> {
     let mut names: Vec<String> = Vec::new();
     while names.len() < SCHEDULES_MAX {
         let page = client.schedules(names.last().map(String::as_str), Some(1_000)).await?;
         let is_last = page.len() < 1_000;
         names.extend(page.into_iter().map(|schedule| schedule.name));
         if is_last {
-            return Ok(names);
+            return Ok((names, true));
         }
     }
-    eprintln!("only the first {SCHEDULES_MAX} schedules are looked at: name those that you mean");
-    Ok(names)
+    eprintln!("only the first {SCHEDULES_MAX} schedules are looked at, hence exit code 1: name those that you mean");
+    Ok((names, false))
 }
 
 fn say_what_was_cut(audit: &ScheduleAudit) {
     if audit.cut {
         eprintln!(
-            "{:?} has too many times: only those up to {} were compared; begin there with --since for more",
+            "{:?} has too many times: only those up to {} were compared, hence exit code 1; begin there with --since for the others",
             audit.schedule,
             output::instant(audit.compared_until)
         );
     }
 }
 
+/// Whose times are not compared from the instant on that was asked for.
+fn say_from_when(audits: &[ScheduleAudit], since: SystemTime, shown: &ShownZone) -> Result<(), Error> {
+    // Times are whole seconds: less than one is no difference.
+    let is_late = |audit: &&ScheduleAudit| {
+        audit.compared_from.duration_since(since).is_ok_and(|later| later >= Duration::from_secs(1))
+    };
+    let late: Vec<_> = audits.iter().filter(is_late).collect();
+    for audit in late.iter().take(LATE_MAX) {
+        let from = shown.instant(audit.compared_from)?;
+        eprintln!(
+            "{:?} is compared from {from} on: before that its rule did not hold, or its notes are gone",
+            audit.schedule
+        );
+    }
+    if late.len() > LATE_MAX {
+        eprintln!("and {} more are not compared from --since on: --json says from when", late.len() - LATE_MAX);
+    }
+    Ok(())
+}
+
+/// Has that stretch a time for certain? The ends of what was missed are times; those of a pause or a change are when somebody did that, and
+/// which times the former rule had in between is not known.
+fn has_times(out: &LeftOut) -> bool {
+    out.times.is_some() || !matches!(out.why, Absence::Paused | Absence::Changed)
+}
+
 fn print(audits: &[ScheduleAudit], args: &Audit) -> anyhow::Result<()> {
     let (times, with_job) = audits.iter().fold((0_u64, 0_u64), |(times, with_job), audit| {
         (times + u64::from(audit.times), with_job + u64::from(audit.with_job))
     });
-    let all: Vec<_> = audits.iter().flat_map(|audit| audit.left_out.iter().map(move |out| (audit, out))).collect();
+    let all: Vec<_> = audits
+        .iter()
+        .flat_map(|audit| audit.left_out.iter().filter(|out| has_times(out)).map(move |out| (audit, out)))
+        .collect();
     let row = |(audit, out): &(&ScheduleAudit, &LeftOut)| {
         Ok(vec![
             audit.schedule.clone(),
@@ -128,7 +171,8 @@ fn print(audits: &[ScheduleAudit], args: &Audit) -> anyhow::Result<()> {
     };
     let rows = all.iter().take(args.limit).map(row).collect::<Result<Vec<_>, Error>>()?;
     let header = ["SCHEDULE", "FIRST", "LAST", "TIMES", "REASON", ""];
-    output::table(&header, rows, "every time that was compared has its job")?;
+    let none = if times == 0 { "no time was compared" } else { "every time that was compared has its job" };
+    output::table(&header, rows, none)?;
     if all.len() > args.limit {
         eprintln!("{} more lines: --limit", all.len() - args.limit);
     }

@@ -187,6 +187,17 @@ CRON_TZ=Asia/Tokyo
     }
 
     #[test]
+    fn tz_is_the_commands_and_says_nothing_of_their_times() {
+        let found = commands("TZ=Asia/Tokyo\n0 9 * * * ./a\nCRON_TZ=Europe/Berlin\nTZ=UTC\n0 9 * * * ./b\n", false);
+        let read: Vec<_> = found
+            .iter()
+            .map(|command| (command.zone.as_deref(), &command.payload()["env"]["TZ"] == "Asia/Tokyo"))
+            .collect();
+        assert_eq!(read, [(None, true), (Some("Europe/Berlin"), false)]);
+        assert_eq!(found[1].payload()["env"], json!({ "TZ": "UTC" }), "CRON_TZ is cron's alone");
+    }
+
+    #[test]
     fn a_systems_crontab_names_users() {
         let text =
             "SHELL=/bin/sh\n17 *\t* * *\troot    cd / && run-parts --report /etc/cron.hourly\n@weekly www-data ./x\n";

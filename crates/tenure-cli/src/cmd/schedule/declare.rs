@@ -1,6 +1,6 @@
 //! `tenure schedule add` and `tenure schedule edit`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use tenure::{Enqueue, Error, Gap, JobOptions, Missed, Overlap, RawJson, Rule, Schedule, ScheduleInfo, Twice, limits};
@@ -8,7 +8,7 @@ use tenure::{Enqueue, Error, Gap, JobOptions, Missed, Overlap, RawJson, Rule, Sc
 use super::{is_taken, no_such_schedule};
 use crate::connection::Connection;
 use crate::exit::{Failure, Outcome};
-use crate::when::{self, ZoneOfInput};
+use crate::when::{self, ZoneOfRule};
 use crate::{number, output};
 
 /// Add a schedule
@@ -44,6 +44,9 @@ pub struct Add {
     if_missing: bool,
 
     #[command(flatten)]
+    zone: ZoneOfRule,
+
+    #[command(flatten)]
     details: Details,
 
     /// Print a JSON object
@@ -56,7 +59,7 @@ pub struct Add {
 
 /// Change a schedule; what is not named stays
 ///
-/// Another rhythm holds from now on; what changes only the job holds for the next one.
+/// Another rhythm holds from now on; what changes only the job holds for the next one. TENURE_ZONE changes nothing here.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -79,6 +82,10 @@ pub struct Edit {
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
 
+    /// Time zone of the rule, and of instants that name none
+    #[arg(long, value_name = "ZONE")]
+    zone: Option<String>,
+
     #[command(flatten)]
     details: Details,
 
@@ -90,12 +97,9 @@ pub struct Edit {
     connection: Connection,
 }
 
-/// What a schedule has besides rule, kind and payload.
+/// What a schedule has besides rule, zone, kind and payload.
 #[derive(Debug, clap::Args)]
 pub struct Details {
-    #[command(flatten)]
-    zone: ZoneOfInput,
-
     /// Not before this instant, or none
     #[arg(long, value_name = "INSTANT")]
     start: Option<String>,
@@ -144,11 +148,11 @@ pub struct Policies {
     missed: Option<String>,
 
     /// With --missed all: so many at most, the latest of them; 1 to 1000 [default: 100]
-    #[arg(long, value_name = "N", requires = "missed", value_parser = number::of::<u32>("write 1 to 1000"))]
+    #[arg(long, value_name = "N", value_parser = number::of::<u32>("write 1 to 1000"))]
     missed_max: Option<u32>,
 
     /// With --missed all: no older than this [default: 1d]
-    #[arg(long, value_name = "TIME", requires = "missed", value_parser = when::duration)]
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
     missed_window: Option<Duration>,
 
     /// A time at which the run before has not ended: allow, skip, queue (one waits) or cancel (the one before) [default: allow]
@@ -172,23 +176,44 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 
 impl Policies {
     /// Puts what was named in the place of what is there.
-    pub fn apply(&self, mut rule: Rule, missed: Missed, overlap: Overlap) -> (Rule, Missed, Overlap) {
+    pub fn apply(&self, schedule: Schedule) -> Result<Schedule, Error> {
+        let mut rule = schedule.rule().clone();
         if let Some(gap) = self.gap {
             rule = rule.gap(gap);
         }
         if let Some(twice) = self.twice {
             rule = rule.twice(twice);
         }
-        let missed = match self.missed.as_deref() {
-            Some("skip") => Missed::Skip,
-            Some("latest") => Missed::Latest,
-            Some(_) => Missed::All {
-                max: self.missed_max.unwrap_or(limits::SCHEDULE_MISSED_DEFAULT),
-                window: self.missed_window.unwrap_or(limits::SCHEDULE_WINDOW_DEFAULT),
-            },
-            None => missed,
+        let missed = self.missed(schedule.missed_runs())?;
+        let schedule = schedule.with_rule(rule).missed(missed);
+        Ok(match self.overlap {
+            Some(overlap) => schedule.overlap(overlap),
+            None => schedule,
+        })
+    }
+
+    /// Of `all` each bound stays that is not named.
+    fn missed(&self, was: Missed) -> Result<Missed, Error> {
+        let (max, window) = match was {
+            Missed::All { max, window } => (max, window),
+            Missed::Skip | Missed::Latest => (limits::SCHEDULE_MISSED_DEFAULT, limits::SCHEDULE_WINDOW_DEFAULT),
         };
-        (rule, missed, self.overlap.unwrap_or(overlap))
+        let all = Missed::All { max: self.missed_max.unwrap_or(max), window: self.missed_window.unwrap_or(window) };
+        let is = match (self.missed.as_deref(), was) {
+            (Some("skip"), _) => Missed::Skip,
+            (Some("latest"), _) => Missed::Latest,
+            (Some(_), _) | (None, Missed::All { .. }) => all,
+            (None, Missed::Skip | Missed::Latest) => was,
+        };
+        match is {
+            Missed::Skip | Missed::Latest if self.missed_max.is_some() || self.missed_window.is_some() => {
+                Err(Error::bad_input(
+                    "--missed-max and --missed-window say how many of all missed runs are made up for",
+                    "write --missed all beside them, or leave them out",
+                ))
+            }
+            is => Ok(is),
+        }
     }
 }
 
@@ -229,15 +254,16 @@ impl Details {
     }
 }
 
-/// A rule as it was typed. Only an interval is the same in every zone.
-pub fn rule(text: &str, zone: &ZoneOfInput) -> Result<Rule, Error> {
+/// A rule as it was typed. `zone` was named for it; `otherwise` is for one that names none and needs one.
+pub fn rule(text: &str, zone: Option<&str>, otherwise: Option<&str>) -> Result<Rule, Error> {
     let names_zone = text.trim_start().starts_with("CRON_TZ=") || text.trim_start().starts_with("TZ=");
-    match (&zone.zone, names_zone) {
-        (Some(zone), false) => Rule::new(text, zone),
-        // TENURE_ZONE is for what names none.
-        (_, true) => Rule::new(text, ""),
-        (None, false) if text.trim_start().starts_with("@every") => Rule::new(text, "UTC"),
-        (None, false) => {
+    match (zone, otherwise) {
+        // Where both name one, they have to name the same.
+        (Some(zone), _) => Rule::new(text, zone),
+        (None, _) if names_zone => Rule::new(text, ""),
+        (None, Some(otherwise)) => Rule::new(text, otherwise),
+        (None, None) if needs_no_zone(text) => Rule::new(text, "UTC"),
+        (None, None) => {
             Rule::new(text, "UTC")?;
             Err(Error::bad_input(
                 format!("{text:?}: no time zone is given"),
@@ -247,12 +273,23 @@ pub fn rule(text: &str, zone: &ZoneOfInput) -> Result<Rule, Error> {
     }
 }
 
+/// An interval is the same in every zone, and so is a list of instants that name theirs.
+fn needs_no_zone(text: &str) -> bool {
+    let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
+    let names_its_zone = |text: &str| text.is_empty() || tenure::instant::read(text, None).is_ok();
+    match word.to_ascii_lowercase().as_str() {
+        "@every" => true,
+        "@at" => rest.split(',').all(|text| names_its_zone(text.trim())),
+        _ => false,
+    }
+}
+
 /// Runs the verb.
 pub async fn add(args: Add) -> Outcome {
-    let rule = rule(&args.rule, &args.details.zone)?;
-    let (rule, missed, overlap) = args.details.policies.apply(rule, Missed::default(), Overlap::default());
+    let rule = rule(&args.rule, args.zone.zone.as_deref(), when::zone_of_environment().as_deref())?;
     let job = args.details.job(&args.kind, payload(&args.payload)?, JobOptions::new());
-    let schedule = args.details.bound(Schedule::new(&args.name, rule, job).missed(missed).overlap(overlap))?;
+    let schedule = args.details.policies.apply(Schedule::new(&args.name, rule, job))?;
+    let schedule = args.details.bound(schedule)?;
     schedule.check()?;
     let client = args.connection.connect().await?;
     match client.add_schedule(&schedule).await {
@@ -261,18 +298,37 @@ pub async fn add(args: Add) -> Outcome {
         }
         added => added?,
     }
-    let first = schedule.next_times(client.now().await?).next();
+    // As it is stored: an interval counts from then.
+    let Some(info) = client.schedule(&args.name).await? else { return Err(no_such_schedule(&args.name)) };
+    let first = info.next_time();
     match (args.json, first) {
-        (true, first) => {
+        (true, _) => {
             output::json(&json!({ "schedule": args.name, "changed": true, "first_at": first.map(output::instant) }))?;
         }
         (false, Some(first)) => {
-            let shown = tenure::instant::show(first, schedule.rule().zone())?;
+            let shown = tenure::instant::show(first, &info.zone)?;
             output::foreign_line(&format!("{} added, first at {shown}", args.name))?;
         }
-        (false, None) => output::foreign_line(&format!("{} added; it has no time ahead", args.name))?,
+        (false, None) => output::foreign_line(&format!("{} added", args.name))?,
     }
+    warn_if_over(&info, client.now().await?);
     Ok(0)
+}
+
+/// One that has no further time is stored all the same: its owner may want to edit it.
+fn warn_if_over(info: &ScheduleInfo, now: SystemTime) {
+    if info.next_time().is_some() || info.paused_at.is_some() {
+        return;
+    }
+    let why = match info.ends_at.filter(|end| *end < now) {
+        Some(end) => format!("its end, {}, has passed", output::instant(end)),
+        None => format!(
+            "its rule, {}, has no time ahead{}",
+            info.rule,
+            if info.ends_at.is_some() { " before its end" } else { "" }
+        ),
+    };
+    eprintln!("WARNING: {} will never run: {why}", info.name);
 }
 
 /// Runs the verb.
@@ -282,37 +338,27 @@ pub async fn edit(args: Edit) -> Outcome {
     let schedule = edited(&args, &info)?;
     schedule.check()?;
     let changed = client.edit_schedule(info.version, &schedule).await?;
-    super::said(&args.name, changed, args.json, "changed", "was so already")
+    let said = super::said(&args.name, changed, args.json, "changed", "was so already");
+    if changed && let Some(now) = client.schedule(&args.name).await? {
+        warn_if_over(&now, client.now().await?);
+        super::hint_of_owner(&now, "sets that back: change it there, too");
+    }
+    said
 }
 
 fn edited(args: &Edit, info: &ScheduleInfo) -> Result<Schedule, Failure> {
-    let zone = ZoneOfInput { zone: Some(args.details.zone.zone.clone().unwrap_or_else(|| info.zone.clone())) };
-    let typed = rule(args.rule.as_deref().unwrap_or(&info.rule), &zone)?;
-    // The policies of one whose rule cannot be read are kept, too: an edit is how it is mended.
-    let known = |what: &str| Error::bad_input(format!("this program does not know {what:?}"), "use a newer one");
-    let typed = typed
-        .gap(Gap::from_name(&info.gap).ok_or_else(|| known(&info.gap))?)
-        .twice(Twice::from_name(&info.twice).ok_or_else(|| known(&info.twice))?);
-    let missed = match info.missed.as_str() {
-        "skip" => Missed::Skip,
-        "latest" => Missed::Latest,
-        _ => Missed::All { max: info.missed_max, window: info.missed_window },
+    let typed = match (&args.rule, args.zone.as_deref()) {
+        (Some(text), zone) => rule(text, zone, Some(&info.zone))?,
+        (None, zone) => rule(&info.rule, zone, Some(&info.zone)).map_err(|error| {
+            let message = format!("schedule {:?} cannot fire: {}", info.name, error.message());
+            Error::bad_input(message, "give it another rule or zone, too: --rule, --zone")
+        })?,
     };
-    let overlap = Overlap::from_name(&info.overlap).ok_or_else(|| known(&info.overlap))?;
-    let (rule, missed, overlap) = args.details.policies.apply(typed, missed, overlap);
-    let mut options = JobOptions::new().queue(&info.queue).priority(info.priority).max_attempts(info.max_attempts);
-    if let Some(timeout) = info.timeout {
-        options = options.timeout(timeout);
-    }
+    // The policies of one whose rule cannot be read are kept, too: an edit is how it is mended.
+    let schedule = args.details.policies.apply(info.to_schedule_by(typed)?)?;
     let payload = args.payload.as_deref().map_or_else(|| Ok(info.payload.clone()), payload)?;
-    let job = args.details.job(args.kind.as_deref().unwrap_or(&info.kind), payload, options);
-    let schedule = Schedule::new(&info.name, rule, job)
-        .missed(missed)
-        .overlap(overlap)
-        .jitter(info.jitter)
-        .starts_at(info.starts_at)
-        .ends_at(info.ends_at);
-    Ok(args.details.bound(schedule)?)
+    let job = args.details.job(args.kind.as_deref().unwrap_or(&info.kind), payload, info.job_options());
+    Ok(args.details.bound(schedule.with_job(job))?)
 }
 
 fn payload(text: &str) -> Result<RawJson, Error> {

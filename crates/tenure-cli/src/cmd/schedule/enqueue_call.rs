@@ -36,10 +36,6 @@ enum Literal {
 pub fn read(command: &str, schema: &str) -> Result<Call, String> {
     let command = command.trim().trim_end_matches(';');
     let tokens = tokens(command)?;
-    let compact: String = command.split_whitespace().collect();
-    if compact.to_ascii_lowercase() == format!("select{schema}.tick()") {
-        return Err("it calls tick(), and is what fires schedules when no worker is up".to_owned());
-    }
     let head = [
         Token::Word("select".into()),
         Token::Word(schema.into()),
@@ -54,6 +50,12 @@ pub fn read(command: &str, schema: &str) -> Result<Call, String> {
         return Err("it does more than enqueue one job".to_owned());
     };
     call(values(arguments)?)
+}
+
+/// Does it fire schedules where no worker is up? It is no schedule itself, and is to stay.
+pub fn is_tick(command: &str, schema: &str) -> bool {
+    let compact: String = command.trim().trim_end_matches(';').split_whitespace().collect();
+    compact.to_ascii_lowercase() == format!("select{schema}.tick()")
 }
 
 /// pg_cron's `30 seconds` as a rule, and its `$` for the last day of a month.
@@ -236,7 +238,6 @@ mod tests {
             assert!(why.contains(part), "{command}: {why}");
         };
         check("vacuum", "more or other than");
-        check("select tenure.tick()", "fires schedules");
         check("select tenure.enqueue('k', json_build_object('day', current_date))", "computed when it runs");
         check("select tenure.enqueue('k', '{}', p_run_at => now())", "computed when it runs");
         check("select tenure.enqueue('k', '{}', p_delay_ms => 500)", "a time of their own");
@@ -251,6 +252,14 @@ mod tests {
         check("select tenure.enqueue('k', '{}', p_kind => 'x')", "p_kind twice");
         check("select tenure.enqueue('k', '{}', 'q', 999999)", "out of range");
         check("select tenure.enqueue('k', '{}", "stays open");
+    }
+
+    #[test]
+    fn what_calls_tick_and_nothing_else_is_known() {
+        for command in ["select tenure.tick()", " SELECT tenure.tick ( ) ;"] {
+            assert!(is_tick(command, "tenure") && !is_tick(command, "jobs"), "{command}");
+        }
+        assert!(!is_tick("select tenure.tick(), 1", "tenure"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tenure::{Enqueue, Error, Gap, JobOptions, Missed, Overlap, RawJson, Schedule
 use toml::{Spanned, Value};
 
 use super::declare;
-use crate::when::{self, ZoneOfInput};
+use crate::when;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,8 +88,7 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 fn schedule(name: &str, entry: &Entry, zone: Option<&str>) -> Result<Schedule, Error> {
-    let zone = ZoneOfInput { zone: entry.zone.as_deref().or(zone).map(str::to_owned) };
-    let mut rule = declare::rule(&entry.rule, &zone).map_err(|error| {
+    let mut rule = declare::rule(&entry.rule, entry.zone.as_deref(), zone).map_err(|error| {
         match error.message().ends_with("no time zone is given") {
             true => Error::bad_input(
                 error.message().to_owned(),
@@ -263,6 +262,8 @@ kind = "k"
         check(&format!("zone = \"UTC\"\n{entry}priority = 9\n"), 2, "priority 9");
         check(&format!("zone = \"UTC\"\n{entry}start = 5\n"), 2, "start is no instant");
         check(&format!("zone = \"UTC\"\n{entry}payload = {{ n = nan }}\n"), 2, "has no JSON form");
+        let two_zones = "[schedule.n]\nrule = \"CRON_TZ=Asia/Tokyo @daily\"\nkind = \"k\"\nzone = \"UTC\"\n";
+        check(two_zones, 1, "give one of them");
         check("zone = \"UTC\"\n[schedule.n]\nrule = \"61 * * * *\"\nkind = \"k\"\n", 2, "minute 61");
         check("zone = \"UTC\"\n[schedule.n]\nrule = 7\nkind = \"k\"\n", 3, "invalid type");
         check("x = [\n", 1, "unclosed array");

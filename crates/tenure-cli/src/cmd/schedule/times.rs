@@ -3,13 +3,13 @@
 use std::time::SystemTime;
 
 use serde_json::json;
-use tenure::{Enqueue, Error, Missed, Overlap, RawJson, Rule, Schedule};
+use tenure::{Enqueue, Error, RawJson, Rule, Schedule};
 
 use super::declare::{Policies, rule};
 use super::no_such_schedule;
 use crate::connection::Connection;
 use crate::exit::Outcome;
-use crate::when::{self, ShownZone, ZoneOfInput};
+use crate::when::{self, ShownZone, ZoneOfRule};
 use crate::{number, output};
 
 /// Show the next times of a schedule
@@ -44,7 +44,7 @@ pub struct Preview {
     rule: String,
 
     #[command(flatten)]
-    zone: ZoneOfInput,
+    zone: ZoneOfRule,
 
     #[command(flatten)]
     policies: Policies,
@@ -86,7 +86,7 @@ pub async fn next(args: Next) -> Outcome {
     if schedule.paused_at.is_some() {
         eprintln!("{} is paused: these would be its times", args.name);
     }
-    let rule = schedule.to_rule().map_err(|error| error.context(format!("schedule {:?} cannot fire", args.name)))?;
+    let rule = schedule.to_rule()?;
     let from = match args.which.from(&schedule.zone)? {
         Some(from) => from,
         None => client.now().await?,
@@ -101,15 +101,13 @@ pub async fn next(args: Next) -> Outcome {
 
 /// Runs the verb.
 pub fn preview(args: &Preview) -> Outcome {
-    let rule = rule(&args.rule, &args.zone)?;
-    let (rule, missed, overlap) = args.policies.apply(rule, Missed::default(), Overlap::default());
+    let rule = rule(&args.rule, args.zone.zone.as_deref(), when::zone_of_environment().as_deref())?;
     // An interval counts from when its schedule is added: as if that were now.
     let from = args.which.from(rule.zone())?.unwrap_or_else(SystemTime::now);
-    let rule = rule.anchor(from);
-    let schedule = Schedule::new("preview", rule.clone(), Enqueue::raw("preview", RawJson::null()))
-        .missed(missed)
-        .overlap(overlap);
+    let schedule = Schedule::new("preview", rule.anchor(from), Enqueue::raw("preview", RawJson::null()));
+    let schedule = args.policies.apply(schedule)?;
     schedule.check()?;
+    let rule = schedule.rule().clone();
     let times: Vec<SystemTime> =
         std::iter::successors(rule.next(from), |at| rule.next(*at)).take(args.which.count).collect();
     if args.json {

@@ -15,7 +15,7 @@ grant usage on schema tenure to tenure_producer, tenure_worker, tenure_viewer, t
 
 -- Verbs that take JSON have three forms, so that their parameters name them.
 grant execute on function tenure.enqueue(text, json, text, integer, timestamptz, bigint, integer, bigint), tenure.enqueue(text, jsonb, text, integer, timestamptz, bigint, integer, bigint), tenure.enqueue(text, text, text, integer, timestamptz, bigint, integer, bigint),
-  tenure.enqueue_many, tenure.enqueue_inbox, tenure.enqueue_limited, tenure.enqueue_many_limited to tenure_producer, tenure_worker, tenure_admin;
+  tenure.enqueue_many, tenure.enqueue_bundles, tenure.enqueue_inbox, tenure.enqueue_limited, tenure.enqueue_many_limited to tenure_producer, tenure_worker, tenure_admin;
 -- Not txid: rows belong to the transaction that writes them.
 grant insert (kind, payload, queue, priority, run_at, max_attempts, timeout_ms, limits) on tenure.inbox to tenure_producer, tenure_worker, tenure_admin;
 

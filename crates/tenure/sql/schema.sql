@@ -632,6 +632,7 @@ function edit_schedule(p_name text, p_version bigint, p_rule text, p_zone text, 
 function end_of(p_job bigint) returns TABLE(status text, result json, cause text, message text, replaced_by bigint)
 function ended_by(p_leases bigint[], p_jobs bigint[]) returns TABLE(lease_id bigint, job_id bigint, status text)
 function enqueue(p_kind text, p_payload json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
+function enqueue_bundles(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns TABLE(first_job bigint, jobs integer)
 function enqueue_inbox() returns SETOF bigint
 function enqueue_limited(p_kind text, p_payload json, p_limits json, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns bigint
 function enqueue_many(p_kind text, p_payloads json[], p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 2, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_ms bigint DEFAULT NULL::bigint, p_max_attempts integer DEFAULT 5, p_timeout_ms bigint DEFAULT NULL::bigint) returns SETOF bigint
@@ -787,6 +788,7 @@ function fire_in_ms(p_all boolean) returns bigint
 function fire_one(p_plan json) returns bigint
 function fire_then_ms() returns bigint
 function fire_together(p_plans json, OUT jobs bigint, OUT done bigint, OUT special json[], OUT alone json[]) returns record
+function first_rows(p_queues text[], p_wants integer[], p_lanes integer[], p_after bigint[], p_from integer, p_to integer) returns bigint[]
 function fit(p_asks integer[], p_buckets text[], p_cost_at text[], p_costs text[], p_now timestamp with time zone, OUT fits double precision[], OUT closed_by bigint[], OUT closed_until timestamp with time zone[], OUT rate_buckets bigint[], OUT rate_tokens double precision[]) returns record
 function fold_deltas(p_delta bigint, p_xid xid8, OUT rows bigint, OUT more boolean) returns record
 function fold_nudges(p_queue text, p_kinds text[], p_now timestamp with time zone) returns boolean

@@ -16,6 +16,10 @@ use crate::process::{Process, Said};
 
 /// When nothing is heard for so long, beside what a handler takes, the measurement is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A worker looks this often how much is done.
+const LOOK_MIN: Duration = Duration::from_millis(2);
+/// All of them together do not look more often: what looks takes of the machine belongs to the workers that are measured.
+const LOOK_TOGETHER: Duration = Duration::from_millis(1);
 /// Lines that wait to be looked at.
 const LINES_MAX: usize = 10_000;
 
@@ -66,11 +70,12 @@ impl Crew {
     fn start(self, n: usize, place: &Place) -> Result<Process> {
         let (concurrency, queues) = (self.concurrency.to_string(), self.queues.to_string());
         let run_time = self.run_time.as_micros().to_string();
+        let look = LOOK_MIN.max(LOOK_TOGETHER * self.workers.into()).as_micros().to_string();
         let arguments = [
             ["bench-worker", "--name", &place.name, "--tell", self.tell.name()],
-            ["--concurrency", &concurrency, "--queues", &queues, "--run-time-us"],
+            ["--concurrency", &concurrency, "--queues", &queues, "--look-us"],
         ];
-        let arguments = [&arguments.concat()[..], &[run_time.as_str()]].concat();
+        let arguments = [&arguments.concat()[..], &[&look, "--run-time-us", &run_time]].concat();
         Process::start(&format!("worker {}", n + 1), &arguments, Some(&place.connection))
     }
 }

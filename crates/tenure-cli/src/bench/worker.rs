@@ -17,8 +17,6 @@ use super::words::{Completed, Counted, Ran, Speaker, Tell, Word};
 use super::{KIND, LATE_KIND, queues};
 use crate::connection::Connection;
 
-/// How often it is looked how many jobs are completed: what an instant of a figure may be off by.
-const LOOK: Duration = Duration::from_millis(2);
 /// Between two words on it. The last number is said at once.
 const SAY_NS: u64 = 50_000_000;
 /// Instants that are kept; more, and every second one is forgotten.
@@ -37,6 +35,9 @@ pub struct WorkerArgs {
     run_time_us: u64,
     #[arg(long, value_enum)]
     tell: Tell,
+    /// How often it is looked how many jobs are completed: what an instant of a figure may be off by.
+    #[arg(long)]
+    look_us: u64,
     #[command(flatten)]
     connection: Connection,
 }
@@ -61,7 +62,7 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
     } else {
         tokio::select! {
             () = answer(&mut told, &running, &speaker, begun_us) => {}
-            () = watch.keep(&running, &speaker) => {}
+            () = watch.keep(Duration::from_micros(args.look_us), &running, &speaker) => {}
         }
     }
     running.shutdown();
@@ -128,8 +129,8 @@ struct Watch {
 }
 
 impl Watch {
-    async fn keep(&mut self, running: &RunningWorker, speaker: &Speaker) {
-        let mut ticks = interval(LOOK);
+    async fn keep(&mut self, look: Duration, running: &RunningWorker, speaker: &Speaker) {
+        let mut ticks = interval(look);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;

@@ -21,6 +21,7 @@ set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generi
 #variable_conflict use_column
 declare
   c_look_max constant interval := '1 hour';
+  c_places_queues constant integer := 64;  -- whose places are looked up together: a claim that ends before the last queue looks at few of the others
   c_pieces_max constant integer := 64;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
   v_now timestamptz := clock_timestamp();
   v_snapshot pg_snapshot := pg_current_snapshot();
@@ -33,7 +34,10 @@ declare
   v_lanes integer := cardinality(p_lanes);
   v_from bigint[] := p_after;
   v_open bigint[];       -- the first row that stands at each place
-  v_row tenure.ready;    -- the only one that can be had in a lane
+  v_all_open constant boolean := coalesce(p_low, false) or cardinality(p_queues) <= c_places_queues;  -- they are looked up at once
+  v_block integer;       -- those of queues of this block are known
+  v_only record;         -- row: the only one that can be had in a lane; low: where those that can be had begin
+  v_row tenure.ready;
   v_much boolean := false;
   v_leases bigint[] := '{}';
   i integer;             -- the queue
@@ -43,6 +47,7 @@ declare
   v_want integer;        -- still wanted from this queue
   v_most integer;        -- of them in this pass
   v_rows integer;        -- rows of ready to look at in this pass
+  v_row_jobs integer := 100;  -- that a row brought of late
   v_seen integer;
   v_got integer;
   v_last bigint;
@@ -60,10 +65,11 @@ begin
   select exists (select from tenure.worker_drain d where d.worker_id = w.id), array(select q.name from tenure.queue q where q.name = any(p_queues) and q.paused_at is not null),
          exists (select from tenure.kind_pause), exists (select from tenure.limited_queue),
          -- With p_low of all of them: the floors rely on it.
-         array(select case when p_low or coalesce(p_wants[g.n / v_lanes + 1], 0) > 0 then (
-                        select r.id from tenure.ready r
-                        where r.queue = p_queues[g.n / v_lanes + 1] and r.priority = p_lanes[g.n % v_lanes + 1] and r.id > p_after[g.n + 1] order by r.id limit 1) end
-               from generate_series(0, cardinality(p_after) - 1) as g(n) order by g.n)
+         case when v_all_open then array(
+           select case when p_low or coalesce(p_wants[g.n / v_lanes + 1], 0) > 0 then (
+                    select r.id from tenure.ready r
+                    where r.queue = p_queues[g.n / v_lanes + 1] and r.priority = p_lanes[g.n % v_lanes + 1] and r.id > p_after[g.n + 1] order by r.id limit 1) end
+           from generate_series(0, cardinality(p_after) - 1) as g(n) order by g.n) else array_fill(null::bigint, array[coalesce(cardinality(p_after), 0)]) end
     into v_drained, v_paused, v_some_kinds_paused, v_some_limited, v_open
     from tenure.worker w
     where w.id = p_worker and w.token = p_token and w.dead_at is null and w.lease_until > v_now;
@@ -112,6 +118,11 @@ begin
         p_most := p_most - v_limited.jobs;
       end if;
     end if;
+    if not v_all_open and v_block is distinct from (i - 1) / c_places_queues then
+      v_block := (i - 1) / c_places_queues;
+      v_open[v_block * c_places_queues * v_lanes + 1 : least((v_block + 1) * c_places_queues * v_lanes, cardinality(p_after))]
+        := tenure.first_rows(p_queues, p_wants, p_lanes, p_after, v_block * c_places_queues, (v_block + 1) * c_places_queues);
+    end if;
     for j in 1 .. v_lanes loop
       exit when v_want <= 0;
       v_lane := p_lanes[j];
@@ -128,11 +139,14 @@ begin
         -- Idle workers find one row: what follows would do the same with it, at three times the cost. Where there was more in another lane it is not tried again.
         with picked as materialized (
           select r.id, bit_count(r.mask) <= v_want and r.kind <> all(p_solo_kinds) as is_whole from tenure.ready r
-          where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] and r.kind = any(v_kinds) order by r.id limit 2 for update skip locked)
-        delete from tenure.ready r
+          where r.queue = p_queues[i] and r.priority = v_lane and r.id > p_after[v_at] and r.kind = any(v_kinds) order by r.id limit 2 for update skip locked),
+        gone as (
+          delete from tenure.ready r
           where r.queue = p_queues[i] and r.priority = v_lane and r.id = (select case when count(*) = 1 and bool_and(p.is_whole) then min(p.id) end from picked p)
-          returning r.* into v_row;
-        if found then
+          returning r)
+        select (select g.r from gone g) as row, (select min(p.id) from picked p) as low into v_only;
+        v_row := v_only.row;
+        if v_row.id is not null then
           return query
             with leased as (
               insert into tenure.lease (worker_id, queue, kind, attempt, flags, leased_at, blocks, strip)
@@ -147,9 +161,11 @@ begin
           p_most := p_most - v_got;
           continue;
         end if;
+        -- To try whether others still hold what lies before costs far more than to walk over what they took.
+        p_after[v_at] := coalesce(v_only.low - 1, p_after[v_at]);
         v_much := true;
       end if;
-      v_rows := case when v_lane = -1 then 1 else v_want / 100 + 1 end;
+      v_rows := case when v_lane = -1 then 1 else least(v_want, v_want / v_row_jobs + 1) end;
       loop
         v_most := case v_lane when -1 then 1 else v_want end;
         with picked as materialized (
@@ -198,8 +214,10 @@ begin
         v_leases := v_leases || v_new;
         v_want := v_want - v_got;
         p_most := p_most - v_got;
-        exit when v_want <= 0 or v_seen < v_rows or v_lane = -1;
-        v_rows := least(v_want, greatest(1, v_want * v_seen / v_got + 1));
+        exit when v_lane = -1;
+        v_row_jobs := greatest(1, v_got / v_seen);
+        exit when v_want <= 0 or v_seen < v_rows;
+        v_rows := least(v_want, v_want / v_row_jobs + 1);
       end loop;
       exit when v_want <= 0;
     end loop;

@@ -42,6 +42,18 @@ create or replace function tenure.enqueue_many(p_kind text, p_payloads json[], p
                                     p_run_at timestamptz default null, p_delay_ms bigint default null,
                                     p_max_attempts integer default 5, p_timeout_ms bigint default null) returns setof bigint
 language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
+begin
+  return query
+    select generate_series(b.first_job, b.first_job + b.jobs - 1)
+    from tenure.enqueue_bundles(p_kind, p_payloads, p_queue, p_priority, p_run_at, p_delay_ms, p_max_attempts, p_timeout_ms) b;
+end $$;
+
+-- enqueue_bundles: the same. Returns a row for each bundle, in the order of the payloads: its jobs have ids that follow one another, so that a client of many jobs
+-- reads a hundredth of the rows.
+create or replace function tenure.enqueue_bundles(p_kind text, p_payloads json[], p_queue text default 'default', p_priority integer default 2,
+                                       p_run_at timestamptz default null, p_delay_ms bigint default null,
+                                       p_max_attempts integer default 5, p_timeout_ms bigint default null) returns table (first_job bigint, jobs integer)
+language plpgsql security definer set search_path = pg_catalog, tenure, pg_temp as $$
 declare
   c_bundle_jobs constant integer := 100;  -- as many as a claim takes by default, so that it cuts none
   v_now timestamptz := clock_timestamp();
@@ -83,5 +95,5 @@ begin
       from unnest(v_blocks) with ordinality as b(block, o);
     perform tenure.wake_one(p_queue);
   end if;
-  return query select v_blocks[u.n / c_bundle_jobs + 1] * 128 + u.n % c_bundle_jobs from (select generate_series(0, v_jobs - 1) as n) u;
+  return query select b.block * 128, least(c_bundle_jobs, v_jobs - (b.o::integer - 1) * c_bundle_jobs) from unnest(v_blocks) with ordinality as b(block, o) order by b.o;
 end $$;

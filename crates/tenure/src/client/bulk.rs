@@ -9,7 +9,7 @@ use super::executor::Executor;
 use super::executor::sealed::{Param, Run};
 use crate::model::limits::{COPY_PIECE_BYTES, ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES};
 use crate::model::{Start, check_payload, names};
-use crate::store::enqueue::{BEFORE_COPY, COPY_INBOX, ENQUEUE_INBOX, ENQUEUE_MANY, ENQUEUE_MANY_LIMITED, TRANSACTION};
+use crate::store::enqueue::{BEFORE_COPY, COPY_INBOX, ENQUEUE_BUNDLES, ENQUEUE_INBOX, ENQUEUE_MANY_LIMITED, TRANSACTION};
 use crate::store::{Session, Texts};
 use crate::{Enqueue, Error, ErrorCode, JobId, JobOptions, RawJson};
 
@@ -61,20 +61,25 @@ impl Client {
         let limits = options.limits.json();
         let mut payloads = payloads.into_iter();
         let mut ids = Vec::new();
-        loop {
-            let chunk = next_chunk(&mut payloads, ids.len())?;
-            if chunk.is_empty() {
-                return Ok(ids);
-            }
+        let mut chunk = next_chunk(&mut payloads, 0)?;
+        while !chunk.is_empty() {
             let texts: Vec<&str> = chunk.iter().map(RawJson::get).collect();
             let params = parameters(kind, Param::Texts(&texts), &options);
-            let made = match &limits {
-                None => tx.numbers(&self.texts, &ENQUEUE_MANY, &params).await?,
-                Some(limits) => tx.numbers(&self.texts, &ENQUEUE_MANY_LIMITED, &with_limits(params, limits)).await?,
+            let call = async {
+                match &limits {
+                    None => tx.numbers(&self.texts, &ENQUEUE_BUNDLES, &params).await.map(|bundles| ids_of(&bundles)),
+                    Some(limits) => tx.numbers(&self.texts, &ENQUEUE_MANY_LIMITED, &with_limits(params, limits)).await,
+                }
             };
+            // The next payloads are made while the database works on these.
+            let before = ids.len() + chunk.len();
+            let (made, next) = tokio::join!(call, async { next_chunk(&mut payloads, before) });
+            let made = made?;
             check_count(made.len(), chunk.len())?;
             ids.extend(made.into_iter().map(JobId::from));
+            chunk = next?;
         }
+        Ok(ids)
     }
 
     /// Enqueues any mixture of jobs by COPY, all or none. Gives their ids in the order of the jobs.
@@ -181,6 +186,11 @@ async fn before_copy<E: Run + ?Sized>(tx: &mut E, texts: &Texts) -> Result<i64, 
         )),
         (_, _) => Err(Error::internal("the look before the COPY answered with another number of rows than two")),
     }
+}
+
+/// The ids of bundles, of which each is told by its first one and their number.
+fn ids_of(bundles: &[i64]) -> Vec<i64> {
+    bundles.as_chunks().0.iter().flat_map(|&[first, jobs]| first..first + jobs).collect()
 }
 
 fn check_count(made: usize, sent: usize) -> Result<(), Error> {

@@ -12,10 +12,12 @@ pub(crate) const ENQUEUE: Statement = Statement {
     params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8],
 };
 
-pub(crate) const ENQUEUE_MANY: Statement = Statement {
+/// Of each bundle, in the order of the payloads, the first id and the number of jobs: their ids follow one another.
+pub(crate) const ENQUEUE_BUNDLES: Statement = Statement {
     name: "enqueue the jobs",
-    sql: "select id from tenure.enqueue_many($1::text, $2::text[]::json[], $3::text, $4::bigint::integer, \
-          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::integer, $8::bigint) as id",
+    sql: "select unnest(array[b.first_job, b.jobs]) \
+          from tenure.enqueue_bundles($1::text, $2::text[]::json[], $3::text, $4::bigint::integer, \
+          timestamptz 'epoch' + $5::bigint * interval '1 microsecond', $6::bigint, $7::bigint::integer, $8::bigint) b",
     params: &[Type::TEXT, Type::TEXT_ARRAY, Type::TEXT, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8],
 };
 
@@ -37,7 +39,7 @@ pub(crate) const ENQUEUE_LIMITED: Statement = Statement {
     ],
 };
 
-/// As [`ENQUEUE_MANY`], and what the jobs stand under.
+/// Many jobs of one kind, and what they stand under. Gives their ids.
 pub(crate) const ENQUEUE_MANY_LIMITED: Statement = Statement {
     name: "enqueue the jobs under their limits",
     sql: "select id from tenure.enqueue_many_limited($1::text, $2::text[]::json[], $9::text::json, $3::text, $4::bigint::integer, \
@@ -88,7 +90,7 @@ pub(crate) const COMPLETE: Statement = Statement {
 #[cfg(test)]
 pub(super) static STATEMENTS: &[&Statement] = &[
     &ENQUEUE,
-    &ENQUEUE_MANY,
+    &ENQUEUE_BUNDLES,
     &ENQUEUE_LIMITED,
     &ENQUEUE_MANY_LIMITED,
     &COPY_INBOX,

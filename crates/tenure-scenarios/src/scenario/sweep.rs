@@ -9,7 +9,8 @@ use super::sweep_verbs::{Case, Scene, call, clear, is_done, make_own, prepare, s
 use crate::{Bound, Measure, Size, Stage, size};
 
 /// No call has this many messages.
-const POINTS_MAX: u64 = 10_000;
+/// A look at plans that goes on for twelve rounds has more than ten thousand.
+const POINTS_MAX: u64 = 50_000;
 
 /// What the sweep found.
 #[derive(Default)]

@@ -9,7 +9,9 @@ use super::executor::Executor;
 use super::executor::sealed::{Param, Run};
 use crate::model::limits::{COPY_PIECE_BYTES, ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES};
 use crate::model::{Start, check_payload, names};
-use crate::store::enqueue::{BEFORE_COPY, COPY_INBOX, ENQUEUE_BUNDLES, ENQUEUE_INBOX, ENQUEUE_MANY_LIMITED, TRANSACTION};
+use crate::store::enqueue::{
+    BEFORE_COPY, COPY_INBOX, ENQUEUE_BUNDLES, ENQUEUE_INBOX, ENQUEUE_MANY_LIMITED, TRANSACTION,
+};
 use crate::store::{Session, Texts};
 use crate::{Enqueue, Error, ErrorCode, JobId, JobOptions, RawJson};
 

@@ -92,7 +92,7 @@ async fn of_very_many_queues_those_with_jobs_are_claimed_from() {
 #[tokio::test]
 async fn a_claim_brings_so_many_of_all_queues_together_and_the_next_ones_the_rest() {
     on_stage(Size::Ci, async |stage| {
-        let queues: Vec<String> = (0..40).map(|n| format!("q{n}")).collect();
+        let queues: Vec<String> = (0..150).map(|n| format!("q{n}")).collect();
         let mut hand = stage.hand(&Registration { queues: queues.clone(), ..Registration::default() }).await;
         let mut waiting = Vec::new();
         for queue in &queues {
@@ -311,6 +311,31 @@ async fn what_a_worker_cannot_run_is_passed_once_and_not_at_every_look() {
         assert!(trailer["xid"].is_string() && trailer["first"][3].is_null(), "{trailer}");
         let mut able = stage.hand(&Registration { kinds: vec!["other".into()], ..Registration::default() }).await;
         assert_eq!(able.claim(5).await.unwrap().0.len(), 2, "others can run it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_strip_names_its_jobs_whether_they_stand_side_by_side_or_apart() {
+    on_stage(Size::Ci, async |stage| {
+        // Of each length and place, whole and with one of its bits out, two pieces in a strip: as one bit after the other says.
+        let wrong = "
+            with masks as materialized (
+              select (set_bit(((~ 0::bit(128)) << (128 - n)) >> (f % (129 - n)), (f * 7) % 128, f % 2)) as mask
+              from generate_series(1, 128, 9) as n cross join generate_series(0, 127, 11) as f),
+            strips as (select m.mask, m.mask || reverse(m.mask::text)::bit(128) as strip from masks m),
+            named as (
+              select s.strip, array(select x.job_id from tenure.jobs_in(array[5, 3]::bigint[], s.strip) x order by 1) as jobs,
+                     array(select x.slot from tenure.jobs_in(array[5, 3]::bigint[], s.strip) x order by 1) as slots,
+                     array(select (case when g < 128 then 5 else 3 end) * 128 + g % 128 from generate_series(0, 255) g where get_bit(s.strip, g) = 1 order by 1)::bigint[] as expected,
+                     array(select g from generate_series(0, 255) g where get_bit(s.strip, g) = 1 order by 1) as bits,
+                     (select bool_and(exists (select from tenure.pieces_of(array[5, 3]::bigint[], s.strip) p where j.job_id between p.first_job and p.last_job))
+                      from tenure.jobs_in(array[5, 3]::bigint[], s.strip) j) as are_in_pieces
+              from strips s)
+            select count(*) from named n where n.jobs <> n.expected or n.slots <> n.bits or not n.are_in_pieces";
+        assert_eq!(stage.count(wrong, &[]).await, 0);
+        let tried = "select count(*) from tenure.jobs_in(array[5]::bigint[], 0::bit(128)::varbit)";
+        assert_eq!(stage.count(tried, &[]).await, 0, "of none");
     })
     .await;
 }

@@ -55,6 +55,9 @@ async fn turns_and_naps_behind_an_old_snapshot_make_no_claim_no_enqueue_and_no_t
             token = hand.token
         );
         stage.sql.batch_execute(&much).await.unwrap();
+        // Turns are a second apart, and the last one is the latest: those of this loop are noted for the second that comes.
+        let ahead = "select count(*) from tenure.duty where name = 'tick' and next_at > clock_timestamp()";
+        until("the turns that are noted to be over", async || stage.count(ahead, &[]).await == 0).await;
         // What went to sleep two minutes ago is not looked at any more.
         stage
             .sql

@@ -756,7 +756,7 @@ function costs_of(p_limits json) returns integer[]
 function count_blocks(p_after bigint, p_last bigint, p_blocks integer, OUT jobs bigint, OUT last bigint) returns record
 function count_enqueued(p_block bigint, p_xid xid8, p_limit integer, OUT jobs bigint, OUT more boolean) returns record
 function count_jobs_one_by_one(p_after bigint, p_last bigint, p_limit integer, OUT jobs bigint, OUT last bigint) returns record
-function count_room(p_queue text, p_key text, p_wanted bigint) returns bigint
+function count_room(p_queue text, p_key text, p_wanted bigint, p_looks integer) returns bigint
 function cron_jobs() returns TABLE(id bigint, name text, schedule text, command text, database text, role text, active boolean, zone text)
 function cron_state() returns json
 function cut_text(p_text text) returns text
@@ -789,7 +789,7 @@ function fire_one(p_plan json) returns bigint
 function fire_then_ms() returns bigint
 function fire_together(p_plans json, OUT jobs bigint, OUT done bigint, OUT special json[], OUT alone json[]) returns record
 function first_rows(p_queues text[], p_wants integer[], p_lanes integer[], p_after bigint[], p_from integer, p_to integer) returns bigint[]
-function fit(p_asks integer[], p_buckets text[], p_cost_at text[], p_costs text[], p_now timestamp with time zone, OUT fits double precision[], OUT closed_by bigint[], OUT closed_until timestamp with time zone[], OUT rate_buckets bigint[], OUT rate_tokens double precision[]) returns record
+function fit(p_asks integer[], p_buckets text[], p_cost_at text[], p_costs text[], p_now timestamp with time zone, p_fresh boolean, OUT fits double precision[], OUT closed_by bigint[], OUT closed_until timestamp with time zone[], OUT rate_buckets bigint[], OUT rate_tokens double precision[]) returns record
 function fold_deltas(p_delta bigint, p_xid xid8, OUT rows bigint, OUT more boolean) returns record
 function fold_nudges(p_queue text, p_kinds text[], p_now timestamp with time zone) returns boolean
 function fold_range(p_after bigint, p_last bigint) returns void
@@ -842,7 +842,7 @@ function limited_row_of(p_job bigint) returns tenure.limited
 function limits_look_at(p_queue text, p_kinds text[], p_now timestamp with time zone) returns timestamp with time zone
 function line_id(p_queue text, p_kind text, p_limits json) returns uuid
 function line_up(p_queue text, p_now timestamp with time zone) returns boolean
-function lines_round(p_worker bigint, p_queue text, p_want integer, p_kinds text[], p_solo_kinds text[], p_lane_low integer, p_lane_high integer, p_back boolean, p_now timestamp with time zone, OUT leases bigint[], OUT jobs integer, OUT shut boolean, OUT look_at timestamp with time zone) returns record
+function lines_round(p_worker bigint, p_queue text, p_want integer, p_kinds text[], p_solo_kinds text[], p_lane_low integer, p_lane_high integer, p_back boolean, p_now timestamp with time zone, OUT leases bigint[], OUT jobs integer, OUT shut boolean, OUT lost boolean, OUT look_at timestamp with time zone) returns record
 function live_in(p_first bigint, p_end bigint, p_limit integer) returns bigint[]
 function local_at(p_at timestamp with time zone, p_zone text) returns timestamp without time zone
 function lock_bound(p_queue text) returns tenure.queue_bound
@@ -889,6 +889,7 @@ function open_gates(p_queue text, p_kinds text[], p_now timestamp with time zone
 function order_key(p_queue text, p_limits json) returns text
 function outline(p_message text) returns text
 function pace_at(p_pace double precision, p_since timestamp with time zone, p_at timestamp with time zone) returns double precision
+function paced_ms(p_pace double precision, p_since timestamp with time zone, p_from timestamp with time zone, p_to timestamp with time zone) returns double precision
 function partition_name(p_table text, p_first bigint, p_end bigint) returns text
 function pause_readers() returns TABLE(virtualtransaction text, pid integer)
 function pause_text(p_what text, p_at timestamp with time zone, p_by text, p_reason text) returns text
@@ -952,6 +953,7 @@ function undecided_since(p_schedule tenure.schedule) returns timestamp with time
 function under_buckets(p_under text[]) returns TABLE(limit_name text, key text, cost_at smallint)
 function under_of(p_limits json) returns text[]
 function users_of(p_job text, p_outcome text) returns text[]
+function wait_for_tokens(p_now timestamp with time zone, p_missing double precision, p_per_ms double precision, p_pace double precision) returns timestamp with time zone
 function wake_near(p_queue text, p_due_at timestamp with time zone, p_now timestamp with time zone) returns void
 function wake_next(p_queue text, p_worker bigint) returns void
 function wake_one(p_queue text) returns void

@@ -178,6 +178,10 @@ begin
     return 'it is full';
   end if;
   v_room := (tenure.lock_room(p_bound.queue, p_key, p_most, clock_timestamp())).room;
+  if v_room < p_jobs and p_bound.policy = 'drop' and tenure.found_full(p_bound.n, p_key) then
+    -- Those that have ended since are the oldest as a rule: nothing is dropped for room that is there.
+    v_room := tenure.count_room(p_bound.queue, p_key, p_jobs, 1);
+  end if;
   if v_room < p_jobs and (v_waits or not tenure.found_full(p_bound.n, p_key)) then
     v_count_at := clock_timestamp();
     v_room := tenure.count_room(p_bound.queue, p_key, p_jobs);
@@ -219,7 +223,7 @@ begin
   perform nextval(format('tenure.%I', 'refused_' || p_bound.n)::regclass) from generate_series(1, least(p_jobs, 1000));
   perform tenure.refuse('TN007', format('the queue "%s" takes at most %s jobs%s that have not ended, and there is no room for %s: %s', p_bound.queue, p_most,
                                         case when p_key <> '' then format(' of the key %s', p_key) else '' end, p_jobs, p_why),
-                        'Try again when some have ended, or raise the bound with set_queue_bound.');
+                        case when p_jobs > p_most then 'Enqueue fewer at once' else 'Try again when some have ended' end || ', or raise the bound with set_queue_bound.');
 end $$;
 
 create or replace function tenure.refuse_busy(p_queue text) returns void
@@ -255,8 +259,9 @@ language sql stable as $$
   select coalesce(sum(bit_count(m.mask)), 0)::bigint from tenure.queue_member m where m.queue = p_queue and (p_key = '' or m.key = p_key)
 $$;
 
--- count_room: takes away those that have ended, the oldest first, until there is room for so many. Returns the room. The caller has its row locked.
-create or replace function tenure.count_room(p_queue text, p_key text, p_wanted bigint) returns bigint
+-- count_room: takes away those that have ended, the oldest first, until there is room for so many. p_looks: after so many looks at 1,000 bundles it ends; null: with the last
+-- one. Returns the room. The caller has its row locked.
+create or replace function tenure.count_room(p_queue text, p_key text, p_wanted bigint, p_looks integer default null) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = on as $$
 declare
   c_rows constant integer := 1000;
@@ -264,6 +269,7 @@ declare
   v_after bigint := -1;
   v_last bigint;
   v_freed bigint;
+  v_looks integer := 0;
 begin
   loop
     with seen as materialized (
@@ -296,6 +302,8 @@ begin
       exit;
     end if;
     v_after := v_last;
+    v_looks := v_looks + 1;
+    exit when v_looks >= p_looks;
   end loop;
   return v_room;
 end $$;

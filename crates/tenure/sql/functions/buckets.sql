@@ -1,8 +1,7 @@
 -- Buckets: where jobs under limits are counted. Written under the book alone (claim_limited.sql).
 
 -- bucket_states: what is free in these buckets: places (infinity: no bound), tokens (infinity: no bound), how many of them come in a millisecond, and how
--- many there can be. Places in use are the jobs of leases, so that none is lost with whoever held it. A rate runs at the pace of when tokens were last
--- counted, which is never more than that of now.
+-- many there can be. Places in use are the jobs of leases, so that none is lost with whoever held it. What was throttled under a limit that is no more is so no longer.
 create or replace function tenure.bucket_states(p_buckets bigint[], p_now timestamptz)
 returns table (bucket bigint, places double precision, tokens double precision, per_ms double precision, burst double precision, blocked_until timestamptz, pace double precision, is_order boolean)
 language plpgsql stable rows 100 as $$
@@ -13,14 +12,15 @@ begin
               else s.concurrency - coalesce((select sum(tenure.bucket_use(l.buckets, l.strip, b.id)) from tenure.lease_slot t
                                              cross join lateral (select x.strip, x.buckets from tenure.lease x where x.id = t.lease_id offset 0) l where t.bucket_id = b.id), 0)::float8 end,
          case when s.per_ms is null then 'infinity'::float8
-              else least(s.burst, coalesce(b.tokens, s.burst) + greatest(0, extract(epoch from p_now - b.filled_at)::float8 * 1000) * s.per_ms) end,
-         s.per_ms, s.burst, b.blocked_until, tenure.pace_at(b.pace, b.paced_at, p_now), b.limit_name = ''
+              else least(s.burst, coalesce(b.tokens, s.burst)
+                     + greatest(0, case when b.pace >= 1 then extract(epoch from p_now - b.filled_at)::float8 * 1000 else tenure.paced_ms(b.pace, b.paced_at, b.filled_at, p_now) end) * s.per_ms) end,
+         s.per_ms * tenure.pace_at(b.pace, b.paced_at, p_now), s.burst, case when r.name is not null then b.blocked_until end, tenure.pace_at(b.pace, b.paced_at, p_now), b.limit_name = ''
   from unnest(p_buckets) as u(id)
   cross join lateral (select x.id, x.limit_name, x.key, x.tokens, x.filled_at, x.blocked_until, x.pace, x.paced_at from tenure.limit_bucket x where x.id = u.id offset 0) b
   left join tenure.limit_rule r on r.name = b.limit_name
   cross join lateral (
     select case when b.limit_name = '' then 1 when b.key = '' then r.concurrency else r.key_concurrency end as concurrency,
-           case when b.key = '' then r.rate::float8 / r.period_ms else r.key_rate::float8 / r.key_period_ms end * tenure.pace_at(b.pace, b.paced_at, b.filled_at) as per_ms,
+           case when b.key = '' then r.rate::float8 / r.period_ms else r.key_rate::float8 / r.key_period_ms end as per_ms,
            case when b.key = '' then r.burst else r.key_burst end::float8 as burst) s;
 end $$;
 
@@ -36,6 +36,23 @@ $$;
 create or replace function tenure.pace_at(p_pace double precision, p_since timestamptz, p_at timestamptz) returns double precision
 language sql immutable as $$
   select least(1, p_pace + 0.1 * greatest(0, floor(coalesce(extract(epoch from p_at - p_since), 0) / 10)))::double precision
+$$;
+
+-- paced_ms: for how many ms at the full rate tokens came between two instants.
+create or replace function tenure.paced_ms(p_pace double precision, p_since timestamptz, p_from timestamptz, p_to timestamptz) returns double precision
+language sql immutable as $$
+  select coalesce(sum(least(1, p_pace + 0.1 * g.step) * greatest(0, extract(epoch from least(p_to, x.ends_at) - greatest(p_from, x.begins_at)))::float8 * 1000), 0)
+  from generate_series(0, 10) as g(step)
+  cross join lateral (
+    select case when g.step > 0 then p_since + g.step * interval '10 seconds' else '-infinity' end as begins_at,
+           case when g.step < 10 then p_since + (g.step + 1) * interval '10 seconds' else 'infinity' end as ends_at) x
+  where x.begins_at < p_to and x.ends_at > p_from
+$$;
+
+-- wait_for_tokens: when so many will have come. Whoever waits at a pace that grows looks again at its next step.
+create or replace function tenure.wait_for_tokens(p_now timestamptz, p_missing double precision, p_per_ms double precision, p_pace double precision) returns timestamptz
+language sql immutable as $$
+  select p_now + least(p_missing / p_per_ms, case when p_pace < 1 then 10000::float8 else 'infinity' end) * interval '1 millisecond'
 $$;
 
 -- worth_while: for so many tokens claims come again: what 50 ms bring, but not so many that a burst would be lost should nobody come in time; one at least.

@@ -22,6 +22,7 @@ set search_path = pg_catalog, tenure, pg_temp set plan_cache_mode = force_generi
 declare
   c_look_max constant interval := '1 hour';
   c_places_queues constant integer := 64;  -- whose places are looked up together: a claim that ends before the last queue looks at few of the others
+  c_row_jobs_min constant integer := 25; -- of rows that were not looked at yet so many jobs are expected at least: others may be large, and who picks more than he takes keeps them from others
   c_pieces_max constant integer := 64;   -- of a lease row: stays below the size at which PostgreSQL moves values out of line
   v_now timestamptz := clock_timestamp();
   v_snapshot pg_snapshot := pg_current_snapshot();
@@ -77,7 +78,7 @@ begin
     perform tenure.refuse('TN003', format('worker %s is unknown or its lease is over', p_worker), 'Call heartbeat: while its row lives, it renews the lease, and the claim can be repeated. If that is refused too, stop its handlers and register a new worker.');
   end if;
   if cardinality(p_wants) is distinct from cardinality(p_queues) or cardinality(p_after) is distinct from cardinality(p_queues) * v_lanes
-     or p_kinds is null or array_position(p_after, null) > 0 then
+     or num_nulls(p_queues, p_lanes, p_kinds) > 0 or array_position(p_after, null) > 0 then
     perform tenure.refuse('TN002', format('claim: %s queues, %s wants, %s lanes and %s cursors do not fit each other', cardinality(p_queues),
       cardinality(p_wants), v_lanes, cardinality(p_after)), 'Pass a want per queue and a cursor per queue and lane; no kinds are an empty array.');
   end if;
@@ -165,7 +166,7 @@ begin
         p_after[v_at] := coalesce(v_only.low - 1, p_after[v_at]);
         v_much := true;
       end if;
-      v_rows := case when v_lane = -1 then 1 else least(v_want, v_want / v_row_jobs + 1) end;
+      v_rows := case when v_lane = -1 then 1 else least(v_want, v_want / greatest(v_row_jobs, c_row_jobs_min) + 1) end;
       loop
         v_most := case v_lane when -1 then 1 else v_want end;
         with picked as materialized (

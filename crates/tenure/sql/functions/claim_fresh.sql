@@ -79,7 +79,7 @@ begin
   if v_ids is null then
     return;
   end if;
-  v_fit := tenure.fit(v_asks, v_buckets, v_cost_at, v_costs, p_now);
+  v_fit := tenure.fit(v_asks, v_buckets, v_cost_at, v_costs, p_now, true);
   v_takes := array(select greatest(0, least(t.take, p_want - (sum(t.take) over (order by t.n) - t.take)))::integer
                    from (select u.n, greatest(0, least(u.ask, u.fits)) as take from unnest(v_asks, v_fit.fits) with ordinality as u(ask, fits, n)) t order by t.n);
   if exists (select from unnest(v_takes) as u(take) where u.take > 0) then
@@ -108,7 +108,9 @@ $$;
 -- fit: how many of those that ask fit into their buckets, each behind those before it; null: it has none. Side by side: what is asked, the buckets, which
 -- of the costs counts there (0: none), the costs. closed_by: the bucket that has nothing at all, until an instant or nobody knows when (infinity).
 -- All of them null: there is enough for all. Returns also the tokens of the buckets that have a rate.
-create or replace function tenure.fit(p_asks integer[], p_buckets text[], p_cost_at text[], p_costs text[], p_now timestamptz,
+-- Tokens are saved up for whoever comes first and wants more than there are: nobody behind him takes any of them. p_fresh: those that ask have just come, and stand
+-- behind all that wait at a gate for tokens.
+create or replace function tenure.fit(p_asks integer[], p_buckets text[], p_cost_at text[], p_costs text[], p_now timestamptz, p_fresh boolean,
                            out fits double precision[], out closed_by bigint[], out closed_until timestamptz[], out rate_buckets bigint[], out rate_tokens double precision[])
 language plpgsql stable as $$
 declare
@@ -118,6 +120,8 @@ declare
   v_per_ms double precision[];
   v_bursts double precision[];
   v_blocked timestamptz[];
+  v_paces double precision[];
+  v_gated boolean[];
   v_all boolean;
   v_missing bigint[];
 begin
@@ -126,15 +130,17 @@ begin
     from unnest(p_asks, p_buckets, p_cost_at, p_costs) as a(ask, buckets, cost_at, costs)
     cross join lateral unnest(a.buckets::bigint[], a.cost_at::smallint[]) as b(bucket, cost_at) group by b.bucket),
   state as materialized (
-    select s.bucket, s.places, s.tokens, s.per_ms, s.burst, s.blocked_until from tenure.bucket_states(array(select x.bucket from need x), p_now) s)
-  select array_agg(s.bucket), array_agg(s.places), array_agg(s.tokens), array_agg(s.per_ms), array_agg(s.burst), array_agg(s.blocked_until),
-         bool_and(n.jobs <= s.places and n.tokens <= s.tokens and s.places >= 1 and s.tokens >= 1 and coalesce(s.blocked_until <= p_now, true)),
+    select s.bucket, s.places, s.tokens, s.per_ms, s.burst, s.blocked_until, s.pace,
+           p_fresh and s.per_ms is not null and (select count(*) from (select from tenure.nudge g where g.bucket = s.bucket limit 1) x) = 1 as is_gated
+    from tenure.bucket_states(array(select x.bucket from need x), p_now) s)
+  select array_agg(s.bucket), array_agg(s.places), array_agg(s.tokens), array_agg(s.per_ms), array_agg(s.burst), array_agg(s.blocked_until), array_agg(s.pace), array_agg(s.is_gated),
+         bool_and(n.jobs <= s.places and n.tokens <= s.tokens and s.places >= 1 and s.tokens >= 1 and not s.is_gated and coalesce(s.blocked_until <= p_now, true)),
          array_agg(s.bucket) filter (where s.per_ms is not null), array_agg(s.tokens) filter (where s.per_ms is not null), array_agg(n.bucket) filter (where s.bucket is null)
-    into v_buckets, v_places, v_tokens, v_per_ms, v_bursts, v_blocked, v_all, rate_buckets, rate_tokens, v_missing
+    into v_buckets, v_places, v_tokens, v_per_ms, v_bursts, v_blocked, v_paces, v_gated, v_all, rate_buckets, rate_tokens, v_missing
     from need n left join state s on s.bucket = n.bucket;
   if v_missing is not null then
     -- To take it for one that bounds nothing would be worse than to give out nothing.
-    raise exception 'tenure: lines name the buckets %, which are not there', v_missing;
+    raise exception 'tenure: lines name the buckets %, which are not there', v_missing using hint = 'Somebody has deleted rows of limit_bucket. Delete the lines that name them, from the table line, and set fresh to 2 in the rows of limited that wait in these.';
   end if;
   if coalesce(v_all, true) then
     -- There is enough for all: the usual case, in which nobody stands behind anybody.
@@ -145,20 +151,21 @@ begin
     from unnest(p_asks, p_buckets, p_cost_at, p_costs) with ordinality as a(ask, buckets, cost_at, costs, n)
     cross join lateral unnest(a.buckets::bigint[], a.cost_at::smallint[]) as b(bucket, cost_at)),
   state as (
-    select s.bucket, s.places, s.tokens, s.per_ms, s.burst, s.blocked_until
-    from unnest(v_buckets, v_places, v_tokens, v_per_ms, v_bursts, v_blocked) as s(bucket, places, tokens, per_ms, burst, blocked_until)),
+    select s.bucket, s.places, s.tokens, s.per_ms, s.burst, s.blocked_until, s.pace, s.is_gated
+    from unnest(v_buckets, v_places, v_tokens, v_per_ms, v_bursts, v_blocked, v_paces, v_gated) as s(bucket, places, tokens, per_ms, burst, blocked_until, pace, is_gated)),
   left_over as (
-    select x.n, x.bucket, x.cost, s.places, s.tokens, s.per_ms, s.burst, s.blocked_until,
+    select x.n, x.bucket, x.cost, s.places, s.tokens, s.per_ms, s.burst, s.blocked_until, s.pace, s.is_gated, max(least(x.cost, s.burst)) over w as most,
            s.places - (sum(x.ask) over w - x.ask) as places_left, s.tokens - (sum(x.ask * x.cost) over w - x.ask * x.cost) as tokens_left
     from need x join state s on s.bucket = x.bucket window w as (partition by x.bucket order by x.n)),
   fitting as (
     select o.n, o.bucket,
            -- A job that costs more than there can be takes all, and owes the rest.
-           case when o.blocked_until > p_now then 0 else
+           case when o.blocked_until > p_now or o.is_gated or o.tokens < o.most then 0 else
              least(o.places_left, case when o.per_ms is null then o.places_left when o.tokens_left >= least(o.cost, o.burst) then greatest(1, floor(o.tokens_left / o.cost)) else 0 end) end as fits,
            case when o.places < 1 then 'infinity'::timestamptz
                 when o.blocked_until > p_now then o.blocked_until
-                when o.tokens < least(o.cost, o.burst) then p_now + (greatest(least(o.cost, o.burst), tenure.worth_while(o.per_ms, o.burst)) - o.tokens) / o.per_ms * interval '1 millisecond' end as closed_until
+                when o.tokens < o.most then tenure.wait_for_tokens(p_now, greatest(o.most, tenure.worth_while(o.per_ms, o.burst)) - o.tokens, o.per_ms, o.pace)
+                when o.is_gated then tenure.wait_for_tokens(p_now, tenure.worth_while(o.per_ms, o.burst), o.per_ms, o.pace) end as closed_until
     from left_over o),
   bound as (
     select x.n, min(x.fits) as fits, (array_agg(x.bucket order by x.closed_until desc) filter (where x.closed_until is not null))[1] as closed_by, max(x.closed_until) as closed_until

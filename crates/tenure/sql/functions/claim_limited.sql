@@ -29,6 +29,8 @@ begin
     perform tenure.refuse('TN002', format('jobs under limits cannot be claimed in a transaction that is %s', current_setting('transaction_isolation')), 'Claim under read committed.');
   end if;
   v_now := clock_timestamp();
+  -- A kind that is named twice would be looked at twice, and its rows with it.
+  p_kinds := array(select distinct u.kind from unnest(p_kinds) as u(kind) where u.kind is not null);
   if tenure.fold_nudges(p_queue, p_kinds, v_now) then
     look_at := v_now;
   end if;

@@ -5,6 +5,7 @@ create or replace function tenure.claim_lines(p_worker bigint, p_queue text, p_w
 language plpgsql as $$
 declare
   c_rounds constant integer := 8;
+  c_held constant interval := '100 milliseconds';   -- until rows that somebody holds are looked at again
   v_round record;
 begin
   leases := '{}';
@@ -21,9 +22,9 @@ begin
     if i > 0 then
       v_round := tenure.lines_round(p_worker, p_queue, p_want - jobs, p_kinds, p_solo_kinds, 0, 4, p_back, p_now);
       look_at := least(look_at, v_round.look_at);
-      exit when v_round.jobs = 0 and not v_round.shut;
+      exit when v_round.jobs = 0 and not v_round.shut and not v_round.lost;
       if i = c_rounds then
-        look_at := p_now;
+        look_at := least(look_at, case when v_round.jobs = 0 and not v_round.shut then p_now + c_held else p_now end);
       end if;
     -- A suspect runs alone, with no other suspect beside it on its worker.
     elsif exists (select from tenure.limited s where s.queue = p_queue and s.kind = any(p_kinds) and s.lane = -1)
@@ -41,9 +42,9 @@ end $$;
 
 -- lines_round: one look at the open lines in the order of their turns. Each is asked for what brings all of them to the same turn; gets no more than each of its
 -- buckets has left behind those before it; and is shut when one of them has nothing at all. What a line could not use goes to others in the next round.
--- Returns the leases, the number of their jobs, whether a line was shut, is idle or lost its turn, and when what was left out is to be looked at again.
+-- Returns the leases, the number of their jobs, whether a line was shut or is idle, whether one lost its turn, as somebody holds its rows, and when what was left out is to be looked at again.
 create or replace function tenure.lines_round(p_worker bigint, p_queue text, p_want integer, p_kinds text[], p_solo_kinds text[], p_lane_low integer, p_lane_high integer,
-                                   p_back boolean, p_now timestamptz, out leases bigint[], out jobs integer, out shut boolean, out look_at timestamptz)
+                                   p_back boolean, p_now timestamptz, out leases bigint[], out jobs integer, out shut boolean, out lost boolean, out look_at timestamptz)
 language plpgsql as $$
 declare
   v_asked record;
@@ -56,16 +57,16 @@ declare
   v_taken record;
   v_counts integer[];
   v_turns integer[];
-  v_some_lost boolean := false;
 begin
   leases := '{}';
   jobs := 0;
+  lost := false;
   v_asked := tenure.ask_lines(p_queue, p_want, p_kinds, p_lane_low, p_lane_high, p_back, p_now);
   v_shut := v_asked.shut;
   v_shut_by := v_asked.shut_by;
   v_shut_until := v_asked.shut_until;
   if v_asked.lines is not null then
-    v_fit := tenure.fit(v_asked.asks, v_asked.buckets, v_asked.cost_at, v_asked.costs, p_now);
+    v_fit := tenure.fit(v_asked.asks, v_asked.buckets, v_asked.cost_at, v_asked.costs, p_now, false);
     v_grants := array(select greatest(0, least(u.ask, u.fits))::integer from unnest(v_asked.asks, v_fit.fits) with ordinality as u(ask, fits, n) order by u.n);
     if array_remove(v_asked.heads, null) <> '{}' then
       -- Whoever ended a head since its line was looked at has freed its place, which was counted as free; what came back or came in before that is visible now.
@@ -103,15 +104,15 @@ begin
       perform tenure.charge(v_counts, v_rows.buckets, v_rows.cost_at, v_rows.costs, v_fit.rate_buckets, v_fit.rate_tokens, p_now);
     end if;
     -- A line of which somebody holds every row loses its turn, so that it keeps no other from having one.
-    select array_agg(case when g.grant > 0 then coalesce(t.jobs, 1) else 0 end::integer order by g.n), bool_or(g.grant > 0 and t.jobs is null)
-      into v_turns, v_some_lost
+    select array_agg(case when g.grant > 0 then coalesce(t.jobs, 1) else 0 end::integer order by g.n), coalesce(bool_or(g.grant > 0 and t.jobs is null), false)
+      into v_turns, lost
       from unnest(v_grants) with ordinality as g("grant", n)
       left join (select u.n, nullif(sum(u.jobs), 0) as jobs from unnest(v_rows.lines, v_counts) as u(n, jobs) group by u.n) t on t.n = g.n;
     perform tenure.move_turns(p_queue, v_asked.lines, v_turns);
   end if;
 
   update tenure.line l set gate = -1 where l.digest = any(v_asked.lines || v_asked.empty) and (select count(*) from (select from tenure.limited r where r.line = l.digest and r.fresh = 0 limit 1) x) = 0;
-  shut := found or v_shut is not null or v_some_lost;
+  shut := found or v_shut is not null;
   perform tenure.shut_lines(p_queue, v_shut, v_shut_by, v_shut_until, p_now);
 end $$;
 
@@ -146,7 +147,7 @@ begin
         and (h.lane between p_lane_low and p_lane_high or h.id is null and (select count(*) from (select from tenure.limited s where s.line = x.digest and s.fresh = 0 limit 1) y) = 0)
       order by x.pass limit p_want) l
     where c.queue = p_queue
-    order by l.pass, l.digest limit p_want),
+    order by l.pass, l.place, l.digest limit p_want),
   headed as materialized (
     select o.id, o.pass, o.share, o.fair_key, o.order_bucket, o.order_key, o.buckets, o.cost_at, o.head, o.lane, o.place, o.costs, o.due_at, o.jobs,
            o.order_bucket is not null and exists (
@@ -157,7 +158,9 @@ begin
            (select count(*) from (select from tenure.limited u where u.order_key = o.order_key and (u.lane, u.place) < (o.lane, o.place) limit 1) y) = 1 as is_unlined
     from open o),
   able as materialized (
-    select h.id, h.pass, h.order_bucket, h.order_key, h.buckets, h.cost_at, h.head, h.lane, h.place, h.costs, h.jobs, row_number() over (order by h.pass, h.id) as n,
+    select h.id, h.pass, h.order_bucket, h.order_key, h.buckets, h.cost_at, h.head, h.lane, h.place, h.costs, h.jobs,
+           -- Of those with the same turn the oldest comes first.
+           row_number() over (order by h.pass, h.place, h.id) as n,
            -- The lines of one key have one share together.
            h.share / count(*) over (partition by h.fair_key, case when h.fair_key is null then h.id end) as share
     from headed h

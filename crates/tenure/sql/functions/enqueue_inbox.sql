@@ -72,7 +72,8 @@ begin
   end if;
   with placed as (
     select i.n, i.queue, i.kind, i.priority, i.run_at, i.limits::text as limits,
-           row_number() over (partition by i.queue, i.kind, i.priority, i.run_at, i.limits::text order by i.n) - 1 as place
+           -- What keeps an order has a bundle of its own: by their ids they follow one another as they came, whatever their kinds and priorities.
+           case when i.limits ->> 'order' is null then row_number() over (partition by i.queue, i.kind, i.priority, i.run_at, i.limits::text order by i.n) - 1 else 0 end as place
     from tenure.inbox i where i.txid = p_txid and i.n <= v_last),
   -- Bundles are counted in the order in which the rows are sorted already.
   bundled as materialized (

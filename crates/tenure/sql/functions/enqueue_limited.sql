@@ -181,7 +181,7 @@ begin
     v_under := v_under || tenure.check_under(v_entry, c_cost_max);
   end loop;
   if (select count(distinct u.entry ->> 'limit') from jsonb_array_elements(v_under) as u(entry)) < jsonb_array_length(v_under) then
-    perform tenure.refuse('TN002', 'the job names a limit twice', 'Name each limit once, with one key.');
+    perform tenure.refuse('TN002', format('the job names the limit "%s" twice', (select u.entry ->> 'limit' from jsonb_array_elements(v_under) as u(entry) group by 1 having count(*) > 1 order by 1 limit 1)), 'Name each limit once, with one key.');
   end if;
   perform tenure.check_name_of(n.what, v_limits -> n.field) from (values ('fair', 'fair key'), ('order', 'order key')) as n(field, what) where v_limits ? n.field;
   if v_limits ? 'share' and (not v_limits ? 'fair' or jsonb_typeof(v_limits -> 'share') <> 'number' or (v_limits ->> 'share')::numeric not between 0.001 and 1000) then

@@ -60,6 +60,8 @@ begin
     order by s.places < 1 desc, expected_at desc nulls last limit 1;
   if not found then
     return query select 'fair_turn', format('%s, and other lines of its queue have their turns too', v_before);
+  elsif v_bound.concurrency = 0 then
+    return query select 'limit', format('the limit %s lets none run: its concurrency is 0, until set_limit changes that; %s', tenure.bucket_text(v_bound.limit_name, v_bound.key), v_before);
   elsif v_bound.places < 1 then
     return query select 'limit', format('the limit %s: %s of %s run, and it can start when one of them ends; %s', tenure.bucket_text(v_bound.limit_name, v_bound.key),
                                         v_bound.concurrency - v_bound.places, v_bound.concurrency, v_before);

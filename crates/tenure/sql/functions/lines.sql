@@ -184,7 +184,7 @@ begin
     select d.id, d.kind, d.bucket, s.is_order,
            case when s.blocked_until > p_now or s.places < 1 or s.tokens < 1 then 0 when s.is_order then c_all else least(s.places, floor(s.tokens), c_all) end::integer as room,
            case when s.places < 1 then 'infinity' when s.blocked_until > p_now then s.blocked_until
-                when s.tokens < 1 then p_now + (tenure.worth_while(s.per_ms, s.burst) - s.tokens) / s.per_ms * interval '1 millisecond' else p_now end as look_at
+                when s.tokens < 1 then tenure.wait_for_tokens(p_now, tenure.worth_while(s.per_ms, s.burst) - s.tokens, s.per_ms, s.pace) else p_now end as look_at
     from due d left join tenure.bucket_states(array(select distinct x.bucket from due x), p_now) s on s.bucket = d.bucket
     order by d.id
   loop

@@ -129,7 +129,12 @@ fn bound_info(row: &tokio_postgres::Row) -> Result<QueueBoundInfo, Error> {
             WhenFull::Wait(Duration::from_millis(u64::try_from(ms.unwrap_or_default()).unwrap_or_default()))
         }
         ("drop", _) => WhenFull::DropOldest,
-        _ => WhenFull::Reject,
+        ("reject", _) => WhenFull::Reject,
+        _ => {
+            return Err(Error::internal(format!(
+                "the policy of a bound is {policy:?}, which this version does not know"
+            )));
+        }
     };
     Ok(QueueBoundInfo {
         queue: column(row, 0)?,

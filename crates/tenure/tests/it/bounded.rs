@@ -159,6 +159,25 @@ async fn a_queue_that_was_found_full_is_not_counted_for_each_that_is_refused() {
 }
 
 #[tokio::test]
+async fn nothing_is_dropped_for_room_that_has_come_since_the_queue_was_found_full() {
+    on_stage(Size::Ci, async |stage| {
+        let client = stage.db.client().await;
+        client.set_queue_bound("default", QueueBound::new(WhenFull::DropOldest).jobs(3)).await.unwrap();
+        let mut jobs = Vec::new();
+        for _ in 0..3 {
+            jobs.push(client.enqueue(job()).await.unwrap().get());
+        }
+        assert_eq!(stage.count("select (tenure.cancel($1) = 'cancelled')::int::bigint", &[&jobs[0]]).await, 1);
+        stage.execute("select tenure.note_found_full(n, '', '1 minute') from tenure.queue_bound", &[]).await;
+        client.enqueue(job()).await.unwrap();
+        assert_eq!(stage.status(jobs[1]).await, "available", "it was dropped");
+        client.enqueue(job()).await.unwrap();
+        assert_eq!(stage.status(jobs[1]).await, "cancelled");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_oldest_that_somebody_holds_is_passed_over_and_not_waited_for() {
     on_stage(Size::Ci, async |stage| {
         let client = stage.db.client().await;

@@ -158,6 +158,39 @@ async fn pace_after(stage: &Stage, time: &str) -> f64 {
 }
 
 #[tokio::test]
+async fn a_rate_that_was_throttled_recovers_however_seldom_it_is_used() {
+    on_stage(Size::Ci, async |stage| {
+        set(stage, "'provider', p_rate => 1, p_period_ms => 60000, p_burst => 1").await;
+        enqueue(stage, "act", 2, &under("provider")).await;
+        let mut hand = hand(stage).await;
+        assert_eq!(claim(&mut hand, 5).await.len(), 1);
+        stage.count("select count(tenure.throttle('provider', null, 0))", &[]).await;
+        assert!(claim(&mut hand, 5).await.is_empty());
+        // Ten seconds each at 0.5 to 0.9 of the rate, and from then on at all of it: 60 of 75 s.
+        for (time, tokens) in [("10 s", 5.0 / 60.0), ("35 s", 22.0 / 60.0), ("50 s", 35.0 / 60.0), ("75 s", 1.0)] {
+            let now = "select s.tokens from tenure.bucket_states(array(select id from tenure.limit_bucket), (select filled_at from tenure.limit_bucket) + $1::text::interval) s";
+            let seen: f64 = stage.one(now, &[&time]).await;
+            assert!((seen - tokens).abs() < 0.02, "{seen} after {time}, not {tokens}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_throttled_under_a_limit_that_is_removed_can_run() {
+    on_stage(Size::Ci, async |stage| {
+        set(stage, "'provider', p_rate => 1000").await;
+        let mut hand = hand(stage).await;
+        stage.count("select count(tenure.throttle('provider', null, 3600000))", &[]).await;
+        enqueue(stage, "act", 2, &under("provider")).await;
+        assert!(claim(&mut hand, 5).await.is_empty());
+        stage.count("select tenure.remove_limit('provider')::int::bigint", &[]).await;
+        assert_eq!(claim(&mut hand, 5).await.len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_throttle_hands_out_no_token_and_forgives_no_debt() {
     on_stage(Size::Ci, async |stage| {
         set(stage, "'provider', p_rate => 1, p_period_ms => 60000, p_burst => 1").await;
@@ -382,7 +415,10 @@ async fn what_is_no_limit_is_refused_and_named() {
             (json!({ "under": [{ "limit": "nobody" }] }), "there is no limit \"nobody\""),
             (json!({ "under": [{ "limit": "keys" }] }), "bounds keys alone"),
             (json!({ "under": [{ "limit": "keys", "key": "a", "cost": 0 }] }), "the cost 0"),
-            (json!({ "under": [{ "limit": "keys", "key": "a" }, { "limit": "keys", "key": "b" }] }), "a limit twice"),
+            (
+                json!({ "under": [{ "limit": "keys", "key": "a" }, { "limit": "keys", "key": "b" }] }),
+                "the limit \"keys\" twice",
+            ),
             (json!({ "fair": "a", "share": -1 }), "the share -1"),
             (json!({ "order": "a", "failing": "explode" }), "\"explode\""),
             (json!({ "colour": "red" }), "\"colour\""),

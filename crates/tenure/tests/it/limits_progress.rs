@@ -228,3 +228,70 @@ async fn what_costs_more_than_is_left_of_a_rate_waits_for_the_limit() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn tokens_are_saved_up_for_a_job_that_costs_more_than_there_are() {
+    on_stage(Size::Ci, async |stage| {
+        set(stage, "'provider', p_rate => 1, p_period_ms => 3600000, p_burst => 20").await;
+        let mut hand = hand(stage, &["cheap", "costly"]).await;
+        enqueue(stage, "cheap", 17, &under("provider")).await;
+        assert_eq!(claim(&mut hand, 100).await.0.len(), 17);
+        let costly = json!({ "under": [{ "limit": "provider", "cost": 10 }] });
+        let costly = enqueue(stage, "costly", 1, &costly).await[0];
+        assert!(claim(&mut hand, 100).await.0.is_empty(), "three tokens are left, and it wants ten");
+        // Of the same kind, of another, and of one that comes in between: all stand behind it.
+        enqueue(stage, "costly", 5, &under("provider")).await;
+        enqueue(stage, "cheap", 4, &under("provider")).await;
+        for n in 0..8 {
+            if n == 4 {
+                enqueue(stage, "cheap", 1, &json!({ "under": [{ "limit": "provider", "key": "new" }] })).await;
+            }
+            assert!(claim(&mut hand, 100).await.0.is_empty(), "they had tokens that it waits for");
+            stage.execute("update tenure.nudge set look_at = '-infinity' where bucket > 0", &[]).await;
+        }
+        stage.execute("update tenure.limit_bucket set filled_at = filled_at - interval '8 hours'", &[]).await;
+        let mut had = claim(&mut hand, 100).await.0;
+        assert!(had.contains(&costly), "{had:?}");
+        stage.execute("update tenure.limit_bucket set filled_at = filled_at - interval '20 hours'", &[]).await;
+        stage.execute("update tenure.nudge set look_at = '-infinity' where bucket > 0", &[]).await;
+        had.extend(claim(&mut hand, 100).await.0);
+        assert_eq!(had.len(), 11, "and all of them run in the end");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_kind_that_is_named_twice_gives_no_job_twice() {
+    on_stage(Size::Ci, async |stage| {
+        set(stage, "'free', p_concurrency => 9").await;
+        let mut hand = hand(stage, &["act", "act"]).await;
+        let mut jobs = enqueue(stage, "act", 2, &under("free")).await;
+        jobs.extend(enqueue(stage, "act", 2, &json!({ "fair": "key" })).await);
+        let (mut claimed, _) = claim(&mut hand, 10).await;
+        claimed.sort_unstable();
+        assert_eq!(claimed, jobs);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_copied_keeps_its_order_whatever_its_kinds_and_priorities() {
+    on_stage(Size::Ci, async |stage| {
+        let rows = "insert into tenure.inbox (kind, payload, priority, limits)
+            select (array['a', 'b'])[1 + n % 2], to_json(n), 1 + n % 3, '{\"order\": \"o\"}' from generate_series(1, 9) n";
+        stage.sql.batch_execute("begin").await.unwrap();
+        stage.execute(rows, &[]).await;
+        stage.execute("select tenure.enqueue_inbox()", &[]).await;
+        stage.sql.batch_execute("commit").await.unwrap();
+        let mut hand = hand(stage, &["a", "b"]).await;
+        let mut order = Vec::new();
+        for _ in 0..9 {
+            hand.rewind();
+            let (head, _) = hand.claim(10).await.unwrap();
+            order.extend(head.iter().map(|job| job.payload.clone()));
+            hand.complete(&head).await.unwrap();
+        }
+        assert_eq!(order, (1..=9).map(|n| n.to_string()).collect::<Vec<_>>());
+    })
+    .await;
+}

@@ -129,6 +129,22 @@ async fn who_holds_a_job_that_waits_in_its_line_holds_up_no_other() {
 }
 
 #[tokio::test]
+async fn a_line_of_which_somebody_holds_all_is_looked_at_again_after_a_while() {
+    on_stage(Size::Ci, async |stage| {
+        let mut hand = hand(stage).await;
+        let job = enqueue(stage, 1, &json!({ "fair": "key" })).await;
+        stage.execute("select tenure.line_up('default', clock_timestamp())", &[]).await;
+        let holder = holder(stage, &job).await;
+        hand.rewind();
+        let (none, trailer) = hand.claim(1).await.unwrap();
+        assert!(none.is_empty() && trailer.look_ms.is_some_and(|ms| ms > 16), "{:?}", trailer.look_ms);
+        holder.batch_execute("rollback").await.unwrap();
+        assert_eq!(claim(&mut hand, 1).await, job);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_instant_that_comes_during_a_claim_is_not_forgotten() {
     on_stage(Size::Ci, async |stage| {
         stage.count("select tenure.set_limit('none', p_concurrency => 0)::int::bigint", &[]).await;
